@@ -8,6 +8,7 @@ from typing import Any
 
 from packager.bundle import shape_expr, strict_json
 from packager.bundle.dtypes import DTYPES
+from packager.bundle.loaded_libraries import library_contradictions
 from packager.bundle.manifest import ABI_VERSION, ALIGNMENT, SCHEMA_VERSION, Constant, Entry, Manifest, StateSpec
 from packager.bundle.strict_json import MismatchError
 from packager.errors import BundleError
@@ -49,6 +50,7 @@ def contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
         if selection.chosen >= len(selection.candidates):
             yield f"{path}.chosen", f"is {selection.chosen}, but there are {len(selection.candidates)} candidates"
     yield from _of_choices(manifest)
+    yield from library_contradictions(manifest)
     requirements = manifest.requirements
     if manifest.form == "static" and (requirements.needed or requirements.glibc):
         yield "$.requirements", "a static archive has neither needed libraries nor a glibc version"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packager.bundle import strict_json
 from packager.bundle.elf.tables import SHF_COMPRESSED, SHT_PROGBITS, Section
@@ -16,6 +17,9 @@ from packager.bundle.elf.window import open_window
 from packager.bundle.requirements import LibraryRequirement
 from packager.bundle.strict_json import MismatchError
 from packager.errors import BundleError
+
+if TYPE_CHECKING:
+    from packager.bundle.manifest import Manifest
 
 _MAX_BYTES = 1 << 20
 _PRESENCE = {"required": False, "optional": True}
@@ -54,6 +58,37 @@ def read_library_texts(section: bytes) -> tuple[LibraryRequirement, ...]:
         raise _damaged("it is cut short")
     rest = iter(pieces)
     return tuple(_read(symbol, rest) for symbol in rest)
+
+
+def library_contradictions(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield (JSON path, problem) for what a manifest says of loaded libraries that does not fit together."""
+    libraries = {library.symbol: library for library in manifest.requirements.libraries}
+    called = {symbol for _, primitive in manifest.primitives() for symbol in primitive.libraries}
+    for index, library in enumerate(manifest.requirements.libraries):
+        path = f"$.requirements.libraries[{index}]"
+        if not library.sonames or not library.functions:
+            yield path, "has no sonames, or no functions"
+        if library.symbol not in called:
+            yield path, "no primitive function calls it"
+    if unknown := sorted(called - libraries.keys()):
+        yield "$.backends", f"a primitive function calls {strict_json.shown(unknown[0])}, which is not a library"
+    for number, choice in enumerate(manifest.choices):
+        path = f"$.placement.choices[{number}]"
+        of_choice = {symbol for alternative in choice.alternatives for symbol in alternative.libraries}
+        if unknown := sorted(of_choice - called):
+            yield f"{path}.alternatives", f"{strict_json.shown(unknown[0])} is not a library that is called"
+        if choice.fallback is None:
+            needed = sorted(symbol for symbol in of_choice & libraries.keys() if libraries[symbol].optional)
+            if needed:
+                yield f"{path}.fallback", f"is null, but {strict_json.shown(needed[0])} is optional"
+        elif choice.fallback >= len(choice.alternatives):
+            yield f"{path}.fallback", f"is {choice.fallback}, but there are {len(choice.alternatives)} alternatives"
+        elif choice.alternatives[choice.fallback].libraries or not of_choice:
+            yield f"{path}.fallback", "calls a library, or no other alternative does"
+    in_choices = {s for c in manifest.choices for alternative in c.alternatives for s in alternative.libraries}
+    for symbol, library in libraries.items():
+        if library.optional and symbol not in in_choices:
+            yield "$.requirements.libraries", f"{symbol} is optional, but no choice has an alternative that calls it"
 
 
 def _read(symbol: str, rest: Iterator[str]) -> LibraryRequirement:

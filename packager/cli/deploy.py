@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from packager.cli.files import print_json, read_inputs, write_json, write_whole
-from packager.cli.release import BundlePath, Json
+from packager.cli.release import BundlePath, Json, Libraries
 from packager.cli.reports.tables import Table, print_tables
 from packager.errors import UsageError
 
@@ -28,6 +28,7 @@ def run(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
+    libraries: Libraries = None,
     entry: Annotated[str | None, typer.Option(metavar="NAME", help="The model to run; default: the first.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -37,7 +38,7 @@ def run(
     if random is not None and (single or inputs):
         raise UsageError("--random cannot be combined with --input or --inputs")
     tensors = read_inputs(single or [], inputs)
-    with load(bundle, threads=threads, device=device) as loaded:
+    with load(bundle, threads=threads, device=device, libraries=libraries) as loaded:
         if random is not None:
             from packager.deploy.measure.random_inputs import random_inputs
 
@@ -86,6 +87,7 @@ def bench(
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     device: Device = 0,
+    libraries: Libraries = None,
     graph: Annotated[
         Literal["auto", "on", "off"], typer.Option(help="Whether to replay runs of a CUDA bundle as a CUDA graph.")
     ] = "auto",
@@ -112,6 +114,7 @@ def bench(
         seed=seed,
         device=device,
         graph=graph,
+        libraries=libraries,
         profile=profile or bool(profile_json or trace),
     )
     if result.profile:
@@ -147,6 +150,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
+    libraries: Libraries = None,
     as_json: Json = False,
 ) -> None:
     """Measure the candidates of a bundle's functions and alternatives of its regions here; keep or bind the fastest.
@@ -180,6 +184,7 @@ def tune(
             seed=seed,
             threads=threads,
             device=device,
+            libraries=libraries,
             seconds=seconds,
             journal=journal,
             progress=partial(print, file=sys.stderr, flush=True),

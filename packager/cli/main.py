@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
+from typing import TextIO
 
 import typer
 
 from packager.cli import build, deploy, hide_torch, interruption, release
-from packager.errors import PackagerError
+from packager.errors import PackagerError, PackagerWarning
 
+_python_shows = warnings.showwarning
 app = typer.Typer(
     name="packager",
     help="The AOT linker for neural networks: a model and a list of Targets in, one self-contained library out.",
@@ -26,11 +29,27 @@ def main() -> None:
     """Run the command line and exit with a documented code (``packager.errors.EXIT_CODES``)."""
     interruption.install()
     hide_torch.install()
+    warnings.showwarning = _show_warning
     code = _run()
     # CPython remembers a KeyboardInterrupt that passed through an exec() of text (dataclasses use it) and, however it
     # was handled, would end the process by SIGINT instead of this code. Another exec() of text makes it forget.
     exec("")
     sys.exit(code)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print packager's warnings like the command line's other messages, and others as Python does."""
+    if issubclass(category, PackagerWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        _python_shows(message, category, filename, lineno, file, line)
 
 
 def _run() -> int:

@@ -14,6 +14,10 @@ from packager.errors import UsageError
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Libraries = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FOLDER", help="Where shared libraries that bundles call are; repeatable. Default: pip's."),
+]
 
 
 def inspect(
@@ -64,6 +68,7 @@ def verify(
     signature: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The signature; default: the bundle's path with .sig appended.")
     ] = None,
+    libraries: Libraries = None,
     as_json: Json = False,
 ) -> None:
     """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
@@ -72,7 +77,14 @@ def verify(
     if signature is not None and trust is None:
         raise UsageError("--signature requires --trust", hint="name who is trusted: --trust FILE")
     result = verify_bundle(
-        bundle, policy=policy, machine=machine, run=run, timeout=timeout, trust=trust, signature=signature
+        bundle,
+        policy=policy,
+        machine=machine,
+        run=run,
+        timeout=timeout,
+        trust=trust,
+        signature=signature,
+        libraries=libraries,
     )
     if as_json:
         print_json(result.to_json())
@@ -105,12 +117,14 @@ def sign(
     print(sign_bundle(bundle, key=key, certificate=certificate, chain=chain or (), output=output))
 
 
-def machine(as_json: Json = False) -> None:
+def machine(*, libraries: Libraries = None, as_json: Json = False) -> None:
     """Describe this machine; verify --machine reads what --json prints."""
+    from packager.deploy.load.folders import library_folders
     from packager.deploy.verify.gpus import describe_cuda
+    from packager.deploy.verify.libraries import VERSION_FUNCTIONS
     from packager.deploy.verify.machine import this_machine
 
-    found = this_machine()
+    found = this_machine(sonames=tuple(VERSION_FUNCTIONS), folders=library_folders(libraries))
     if as_json:
         print_json(found.to_json())
         return
@@ -121,6 +135,7 @@ def machine(as_json: Json = False) -> None:
         ("CPU", found.cpu or "unknown"),
         ("CPU features", " ".join(found.cpu_features) or "unknown"),
         ("GPUs", describe_cuda(found.cuda)),
+        ("libraries", ", ".join(f"{name} {version}" for name, version in (found.libraries or {}).items()) or "none"),
     )
     print_tables([table])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from packager.bundle.fields import TargetValue, value_text
 from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, StateSpec, TensorSpec
 from packager.bundle.reader import BundleFile
-from packager.bundle.requirements import CudaRequirements, Requirements
+from packager.bundle.requirements import CudaRequirements, LibraryRequirement, Requirements
 from packager.bundle.selection import PlacementChoice, Selection
 from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import Table, facts
@@ -82,6 +82,22 @@ def _cuda_rows(cuda: CudaRequirements | None) -> list[tuple[str, str]]:
     if cuda is None:
         return []
     return [("GPU code", cuda.describe()), ("NVIDIA driver", f"for CUDA {cuda.driver} or newer")]
+
+
+def _loaded_tables(libraries: Sequence[LibraryRequirement]) -> list[Table]:
+    """Return the shared libraries that sessions open."""
+    rows = [
+        (
+            " or ".join(library.sonames),
+            f"{library.least} or newer",
+            library.chosen_with or "any",
+            "no: there are alternatives" if library.optional else "yes",
+            str(len(library.functions)),
+        )
+        for library in libraries
+    ]
+    columns = ("library", "version", "built for", "needed", "functions")
+    return [Table("Libraries that sessions open", columns, tuple(rows))] if rows else []
 
 
 def _state_rows(states: Sequence[StateSpec]) -> list[tuple[str, str]]:
@@ -198,6 +214,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
             *_cuda_rows(requirements.cuda),
             ("exports", _names(requirements.exports)),
         ),
+        *_loaded_tables(requirements.libraries),
         facts(
             "Sizes",
             ("file", size_text(sizes.file)),

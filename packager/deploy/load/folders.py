@@ -12,14 +12,18 @@ from packager.errors import UsageError
 
 
 def library_path(folders: Sequence[str | Path] | None) -> bytes | None:
-    """Return ``folders`` as the C ABI wants them; None stands for those of ``installed_folders``.
+    """Return ``library_folders`` as the C ABI wants them. Raises UsageError for what is not a folder."""
+    return os.fsencode(":".join(map(str, library_folders(folders)))) or None
+
+
+def library_folders(folders: Sequence[str | Path] | None) -> list[Path]:
+    """Return the absolute paths of ``folders``; None stands for ``installed_folders``.
 
     Raises UsageError for what is not a folder.
     """
     if isinstance(folders, (str, Path)):
         raise UsageError(f"libraries={str(folders)!r}: expected a list of folders", hint="libraries=[folder]")
-    checked = installed_folders() if folders is None else [_checked(Path(folder)) for folder in folders]
-    return os.fsencode(":".join(map(str, checked))) or None
+    return installed_folders() if folders is None else [_checked(Path(folder)) for folder in folders]
 
 
 def installed_folders() -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ def bench(
     device: int = 0,
     graph: str = "auto",
     profile: bool = False,
+    libraries: Sequence[str | Path] | None = None,
 ) -> BenchResult:
     """Run a bundle ``warmup + runs`` times with the same random inputs, symbolic dims at their maxima.
 
@@ -76,12 +77,13 @@ def bench(
 
     A run is ``Session.run`` with preallocated outputs, about 20 us more than the C call. For a CUDA bundle it is
     measured on the GPU, by events, with inputs and outputs in device memory; ``graph`` is as in ``Bundle.session``.
-    ``profile`` adds the times of primitive functions. Raises UsageError, BundleError, RunError.
+    ``profile`` adds the times of primitive functions; ``libraries`` is as in ``packager.load``.
+    Raises UsageError, BundleError, RunError.
     """
     if runs < 1 or warmup < 0:
         raise UsageError("runs must be at least 1 and warmup at least 0")
     start = time.perf_counter()
-    bundle = load(path, threads=threads, device=device)
+    bundle = load(path, threads=threads, device=device, libraries=libraries)
     load_ms = (time.perf_counter() - start) * 1e3
     with bundle:
         manifest = bundle.manifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ def tune(
     seed: int = 0,
     threads: int = 0,
     device: int = 0,
+    libraries: Sequence[str | Path] | None = None,
     seconds: float | None = None,
     journal: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -62,12 +63,13 @@ def tune(
     """Measure all candidates and alternatives of a bundle with random inputs and symbolic dims at their maxima.
 
     Each gets ``rounds`` turns of at least ``TURN_MS``; ``seconds`` bounds the time. Of a bundle with choices,
-    ``journal`` keeps what was measured when it is interrupted. ``progress`` is called with lines about what runs.
+    ``journal`` keeps what was measured when it is interrupted. ``progress`` is called with lines about what runs;
+    ``libraries`` is as in ``packager.load``.
     Raises UsageError if there is nothing to choose, or for a journal of something else; BundleError, RunError.
     """
     if rounds < 3:
         raise UsageError(f"rounds must be at least 3, is {rounds}")
-    with load(path, threads=threads, device=device) as bundle:
+    with load(path, threads=threads, device=device, libraries=libraries) as bundle:
         if not tunable(bundle.manifest) and not bundle.manifest.choices:
             raise UsageError(
                 f"{path} has one candidate per function: there is nothing to tune",

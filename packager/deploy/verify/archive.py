@@ -43,7 +43,14 @@ from packager.bundle.elf.tables import (
 from packager.bundle.elf.window import Window, open_window
 from packager.bundle.gpu.fatbin import FATBIN_SECTION
 from packager.bundle.isa.levels import CODE_PREFIX, DISPATCHED_SECTION
-from packager.bundle.manifest import ALIGNMENT, CONSTANTS_SECTION, GOLDEN_SECTION, SECTION_NAME, SELECTION_SECTION
+from packager.bundle.manifest import (
+    ALIGNMENT,
+    CONSTANTS_SECTION,
+    GOLDEN_SECTION,
+    LIBRARIES_SECTION,
+    SECTION_NAME,
+    SELECTION_SECTION,
+)
 from packager.bundle.reader import BundleFile
 from packager.deploy.verify.findings import Finding, error, some
 from packager.deploy.verify.interface import interface_problems
@@ -53,13 +60,13 @@ from packager.deploy.verify.relocations import relocation_problems
 _PROGBITS, _NOTE, _X86_64_UNWIND = 1, 7, 0x70000001
 _STRINGS, _INFO_LINK, _RETAIN, _LARGE = 0x20, 0x40, 0x200000, 0x10000000
 _CODE, _DATA = SHF_ALLOC | SHF_EXECINSTR, SHF_ALLOC | SHF_WRITE
+_READ_ONLY = (SECTION_NAME, CONSTANTS_SECTION, SELECTION_SECTION, LIBRARIES_SECTION, FATBIN_SECTION)
 # What a linker does with a section follows from its name: those that it knows, with their types and flags. Names that
 # are C identifiers mean nothing to it. Constructors, destructors and linker warnings are not among them.
 _KINDS: tuple[tuple[str, set[int], set[int]], ...] = (
     (rf"\.text(\..*)?|{re.escape(CODE_PREFIX)}.*|{re.escape(DISPATCHED_SECTION)}", {_PROGBITS}, {_CODE}),
     (r"\.l?rodata(\..*)?|\.gcc_except_table(\..*)?", {_PROGBITS}, {SHF_ALLOC}),
-    ("|".join(map(re.escape, (SECTION_NAME, CONSTANTS_SECTION, SELECTION_SECTION, FATBIN_SECTION))), {_PROGBITS},
-     {SHF_ALLOC}),
+    ("|".join(map(re.escape, _READ_ONLY)), {_PROGBITS}, {SHF_ALLOC}),
     (re.escape(GOLDEN_SECTION), {_PROGBITS}, {0}),
     (r"\.eh_frame", {_PROGBITS, _X86_64_UNWIND}, {SHF_ALLOC}),
     (r"\.l?data(\..*)?", {_PROGBITS}, {_DATA}),

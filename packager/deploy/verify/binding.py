@@ -24,7 +24,7 @@ from packager.bundle.elf.symbols import (
 )
 from packager.bundle.elf.tables import SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE
 from packager.bundle.isa.levels import DISPATCHED_SECTION
-from packager.bundle.manifest import CONSTANTS_SECTION, SECTION_NAME, SELECTION_SECTION
+from packager.bundle.manifest import CONSTANTS_SECTION, LIBRARIES_SECTION, SECTION_NAME, SELECTION_SECTION
 from packager.bundle.section import SECTION_HEADER
 from packager.deploy.verify.findings import some
 
@@ -121,7 +121,8 @@ def _relative(view: LoaderView, entries: list[Relocation]) -> Iterator[str]:
         if one.offset > other.offset:
             yield f"one at {other.offset:#x} that is out of order"
     pointed = {entry.addend for entry in entries}
-    for name, skipped in ((SECTION_NAME, SECTION_HEADER.size), (CONSTANTS_SECTION, 0), (SELECTION_SECTION, 0)):
+    whole = (CONSTANTS_SECTION, SELECTION_SECTION, LIBRARIES_SECTION)
+    for name, skipped in ((SECTION_NAME, SECTION_HEADER.size), *((name, 0) for name in whole)):
         section = view.table.by_name().get(name)
         if section is not None and section.size and section.address + skipped not in pointed:
             yield f"none points to {name}"

@@ -69,6 +69,11 @@ def error(
     return Finding(check, "error", what, where, why, hint)
 
 
+def warning(check: str, what: str, *, where: str, why: str, hint: str) -> Finding:
+    """Return a finding that does not fail the verification."""
+    return Finding(check, "warning", what, where, why, hint)
+
+
 def some(problems: Iterator[str]) -> Iterator[str]:
     """Yield the first few: a file that is all wrong has a million."""
     for count, what in enumerate(problems):

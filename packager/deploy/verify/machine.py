@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from packager.bundle.isa.cpu import this_cpu
 from packager.bundle.manifest import Manifest
 from packager.deploy.verify.findings import Finding, error
 from packager.deploy.verify.gpus import CudaDriver, cuda_findings, this_cuda
+from packager.deploy.verify.libraries import find_libraries, missing_libraries
 from packager.errors import UsageError
 
 
@@ -24,7 +25,8 @@ class Machine:
     """The properties of a machine that bundles depend on; ``glibc`` is null if the C library is another one.
 
     ``cpu_features`` are the kernel's names: ``flags`` (x86) or ``Features`` (arm) of ``/proc/cpuinfo``. ``cuda`` is
-    null without an NVIDIA driver, and may be omitted.
+    null without an NVIDIA driver, and may be omitted. ``libraries`` are the shared libraries that were found, soname ->
+    version, or null where packager does not know how to ask for it; null if none was looked for.
     """
 
     schema_version: Literal[1]
@@ -34,20 +36,24 @@ class Machine:
     cpu: str
     cpu_features: tuple[str, ...]
     cuda: CudaDriver | None = None
+    libraries: dict[str, str | None] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value of ``packager machine --json``."""
         return asdict(self)
 
 
-def this_machine(*, gpus: bool = True) -> Machine:
+def this_machine(*, gpus: bool = True, sonames: Collection[str] = (), folders: Sequence[Path] = ()) -> Machine:
     """Describe this machine; ``cpu_features`` are common to all its processors.
 
-    Without ``gpus``, ``cuda`` is None: querying the NVIDIA driver may take a second.
+    Without ``gpus``, ``cuda`` is None: querying the NVIDIA driver may take a second. Libraries of these ``sonames`` are
+    looked for in ``folders`` and where the dynamic linker looks.
     """
     cpu = this_cpu()
     cuda = this_cuda() if gpus else None
-    return Machine(1, platform.machine(), platform.system().lower(), _this_glibc(), cpu.name, cpu.features, cuda)
+    libraries = find_libraries(sonames, folders) if sonames else None
+    glibc = _this_glibc()
+    return Machine(1, platform.machine(), platform.system().lower(), glibc, cpu.name, cpu.features, cuda, libraries)
 
 
 def _this_glibc() -> str | None:
@@ -71,8 +77,9 @@ def read_machine(path: Path) -> Machine:
         ) from None
 
 
-def machine_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
-    """Compare the bundle's requirements with a machine."""
+def machine_findings(manifest: Manifest, machine: Machine, *, searched: bool = False) -> Iterator[Finding]:
+    """Compare the bundle's requirements with a machine, which was ``searched`` for the bundle's libraries, or only for
+    those that packager knows."""
     requirements = manifest.requirements
     if machine.os != requirements.os:
         yield error(
@@ -101,6 +108,7 @@ def machine_findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
             hint='rebuild for an older CPU, for example --target "llvm -mcpu=x86-64-v2"',
         )
     yield from cuda_findings(manifest, machine.cuda)
+    yield from missing_libraries(manifest, machine.libraries, searched)
     if requirements.glibc is None:
         return
     if machine.glibc is None or version_key(machine.glibc) < version_key(requirements.glibc):

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from packager.bundle import strict_json
 from packager.bundle.elf.symbols import version_key
-from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx, value_text
+from packager.bundle.fields import Count, CudaVersion, GlibcVersion, MachineCode, Name, Ptx, Soname, value_text
 from packager.bundle.gpu.arch import arch_key
 from packager.bundle.isa.levels import LEVEL_FEATURES
 from packager.bundle.manifest import Manifest
-from packager.deploy.verify.findings import Finding, error
+from packager.deploy.verify.findings import Finding, error, warning
 from packager.errors import UsageError, suggestion
 
 _FOLDER = Path(__file__).parent / "policies"
@@ -28,13 +28,16 @@ class Policy:
 
     ``cpu_level`` and ``allowed_cpu_features`` are united. ``required_targets`` are Target strings; each must match a
     Target of the bundle in kind and in every attribute given. ``allowed_gpu_archs`` lists machine code (``sm_90a``) and
-    PTX (``compute_80``); an empty list forbids GPU code.
+    PTX (``compute_80``); an empty list forbids GPU code. ``allowed_loaded_libraries`` are the sonames that sessions may
+    open; ``optional_libraries`` says whether others that the bundle can do without are warned of, or refused too.
     """
 
     schema_version: Literal[1]
     name: Name
     description: str = ""
     allowed_libraries: tuple[Name, ...] | None = None
+    allowed_loaded_libraries: tuple[Soname, ...] | None = None
+    optional_libraries: Literal["refuse", "warn"] = "refuse"
     max_glibc: GlibcVersion | None = None
     cpu_level: Literal["x86-64-v1", "x86-64-v2", "x86-64-v3", "x86-64-v4"] | None = None
     allowed_cpu_features: tuple[Name, ...] | None = None
@@ -95,6 +98,7 @@ def policy_findings(manifest: Manifest, policy: Policy, *, signed: bool = False)
             why=f"policy {policy.name!r}: require_signature",
             hint="name who is trusted: packager verify --trust FILE",
         )
+    yield from _loaded_findings(manifest, policy)
     for violations in (
         _requirement_violations,
         _gpu_violations,
@@ -104,6 +108,20 @@ def policy_findings(manifest: Manifest, policy: Policy, *, signed: bool = False)
     ):
         for key, what, where, hint in violations(manifest, policy):
             yield error(f"policy.{key}", what, where=where, why=f"policy {policy.name!r}: {key}", hint=hint)
+
+
+def _loaded_findings(manifest: Manifest, policy: Policy) -> Iterator[Finding]:
+    """Check the libraries that sessions open: any of a library's sonames may be the one."""
+    for index, library in enumerate(manifest.requirements.libraries):
+        if sonames := _extra(library.sonames, policy.allowed_loaded_libraries):
+            tolerated = library.optional and policy.optional_libraries == "warn"
+            yield (warning if tolerated else error)(
+                "policy.allowed_loaded_libraries",
+                f"sessions open {sonames}{', and can do without' if library.optional else ''}",
+                where=f"$.requirements.libraries[{index}]",
+                why=f"policy {policy.name!r}: allowed_loaded_libraries",
+                hint="leave out the --target that calls it, or give a policy that allows it",
+            )
 
 
 _Violation = tuple[str, str, str, str]  # key of the policy, what, where, hint

@@ -11,12 +11,14 @@ from packager.bundle.manifest import (
     CONSTANTS_SECTION,
     ENTRY_SYMBOL,
     GOLDEN_SECTION,
+    LIBRARIES_SECTION,
     SECTION_NAME,
     SELECTION_SECTION,
 )
 from packager.bundle.reader import BundleFile
 from packager.deploy.verify.code import gpu_code_findings, level_findings
 from packager.deploy.verify.findings import Finding, error
+from packager.deploy.verify.libraries import library_findings
 from packager.errors import listed
 
 
@@ -157,6 +159,7 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
     yield from _symbol_findings(bundle)
     yield from level_findings(bundle)
     yield from gpu_code_findings(bundle)
+    yield from library_findings(bundle)
     constants = elf.sections.get(CONSTANTS_SECTION)
     golden = elf.sections.get(GOLDEN_SECTION)
     selection = elf.sections.get(SELECTION_SECTION)
@@ -176,6 +179,7 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
         (SECTION_NAME, bundle.section, True),
         (CONSTANTS_SECTION, constants, True),
         (SELECTION_SECTION, selection, True),
+        (LIBRARIES_SECTION, elf.sections.get(LIBRARIES_SECTION), True),
         (GOLDEN_SECTION, golden, False),
     ):
         if section is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packager.bundle.isa.features import can_read_code
 from packager.bundle.manifest import Manifest
 from packager.bundle.reader import BundleFile, inspect
+from packager.deploy.load.folders import library_folders
 from packager.deploy.trust.check import refusal
 from packager.deploy.trust.trust import Trust, read_trust
 from packager.deploy.verify.archive import archive_findings
@@ -33,13 +35,15 @@ def verify(
     timeout: float = DEFAULT_TIMEOUT,
     trust: Trust | str | Path | None = None,
     signature: str | Path | None = None,
+    libraries: Sequence[str | Path] | None = None,
 ) -> VerifyResult:
     """Verify a bundle; unless ``run``, none of it is executed.
 
     ``policy`` is a Policy, the name of a built-in one, or the path of a TOML file. ``machine`` is a description, or the
     path of one; None means this machine. ``run`` runs the golden pairs in a subprocess; ``timeout`` is in seconds.
     ``trust`` says whose signature the bundle must have, in the file ``signature``, by default beside it with ``.sig``
-    appended; without a trusted one nothing of the bundle is interpreted.
+    appended; without a trusted one nothing of the bundle is interpreted. ``libraries`` are folders as for
+    ``packager.load``: of this machine, not of a described one.
 
     Problems are reported as findings. Raises BundleError if the file is not a bundle or is damaged, because its
     manifest cannot be trusted then; UsageError for a policy or machine that cannot be read.
@@ -52,7 +56,8 @@ def verify(
     bundle = inspect(path)
     manifest = bundle.manifest
     requirements = manifest.requirements
-    target = described or this_machine(gpus=requirements.cuda is not None)
+    folders = library_folders(libraries)
+    target = described or _machine_for(bundle, folders)
     outcomes = [
         *signed,
         _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
@@ -60,10 +65,26 @@ def verify(
         _outcome("manifest", manifest_findings(bundle), _compared(manifest)),
         _code(bundle),
         _outcome("policy", policy_findings(manifest, accepted, signed=bool(signed)), accepted.name),
-        _outcome("machine", machine_findings(manifest, target), _runs(manifest, target, described is not None)),
+        _outcome(
+            "machine",
+            machine_findings(manifest, target, searched=described is None),
+            _runs(manifest, target, described is not None),
+        ),
     ]
     outcomes.append(_run(bundle, [found for _, group in outcomes for found in group], run, timeout))
     return _result(path, outcomes)
+
+
+def _machine_for(bundle: BundleFile, folders: Sequence[Path]) -> Machine:
+    """Describe this machine as far as a bundle depends on it. Libraries beside the bundle are not asked for their
+    version: that would run them."""
+    requirements = bundle.manifest.requirements
+    sonames = [soname for library in requirements.libraries for soname in library.sonames]
+    machine = this_machine(gpus=requirements.cuda is not None, sonames=sonames, folders=folders)
+    beside: dict[str, str | None] = {
+        soname: None for soname in sonames if (bundle.path.absolute().parent / soname).is_file()
+    }
+    return replace(machine, libraries=beside | (machine.libraries or {})) if sonames else machine
 
 
 def _result(path: str | Path, outcomes: list[tuple[Check, list[Finding]]]) -> VerifyResult:
@@ -96,7 +117,8 @@ def _elf(bundle: BundleFile) -> list[Finding]:
 def _compared(manifest: Manifest) -> str:
     cuda = manifest.requirements.cuda
     code = f", GPU code for {cuda.describe()}" if cuda else ""
-    return f"{sum(1 for _ in manifest.primitives())} primitives, sizes{code}"
+    opened = ", ".join(library.sonames[0] for library in manifest.requirements.libraries)
+    return f"{sum(1 for _ in manifest.primitives())} primitives, sizes{code}{f', opens {opened}' if opened else ''}"
 
 
 def _code(bundle: BundleFile) -> tuple[Check, list[Finding]]:

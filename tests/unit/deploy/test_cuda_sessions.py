@@ -100,7 +100,7 @@ def test_options(path: Path, bundle: Bundle) -> None:
     assert bundle.on_cuda
     with bundle.session(2):
         options = seen(bundle).options
-        assert options.struct_size == ctypes.sizeof(SessionOptions) == 112
+        assert options.struct_size == ctypes.sizeof(SessionOptions) == 120
         assert (options.device_index, options.max_threads, options.graph, options.launch_blocking) == (0, 2, 0, 0)
         assert (options.device_arena, options.device_arena_bytes) == (None, 0)
         assert (options.num_selected, bool(options.selection)) == (0, False)
