@@ -33,6 +33,7 @@ from packager.backends.ccompiler.core.operations import (
     RESIZE,
     ROW_ANCHORS,
     CannotRender,
+    Graph,
     Operation,
     read_graph,
 )
@@ -45,6 +46,7 @@ from packager.backends.ccompiler.gemm.narrow import render_narrow
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
 from packager.backends.ccompiler.ops.block_matmul import add_block_matmul
+from packager.backends.ccompiler.ops.computed_conv import add_computed_conv, is_computed_conv
 from packager.backends.ccompiler.ops.conv2d import add_conv2d, winograd_of
 from packager.backends.ccompiler.ops.data_movement import add_move
 from packager.backends.ccompiler.ops.dense import add_dense
@@ -232,7 +234,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     graph = read_graph(partition.function, partition.constant_arguments, problems)
     operations = multiply_by_reciprocals(graph.operations, graph.results)
     operations = find_planar(pool_planes(operations, graph.results), graph.results)
-    can_place = partial(_can_place, winograd=winograd)
+    can_place = partial(_can_place, graph=graph, winograd=winograd)
     alone = find_placeable(operations, graph.results, can_place)
     graph = replace(graph, operations=tuple(compose_moves(operations, graph.results, alone)))
     names = [c_name(variable) for variable in graph.variables]
@@ -243,18 +245,20 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
         if stage.anchor is None:
             add_elementwise(stage, group)
         else:
-            _adder(stage.anchor)(stage, stage.anchor, group)
+            _adder(stage.anchor, graph)(stage, stage.anchor, group)
     return group
 
 
-def _can_place(anchor: Operation, *, winograd: int) -> bool:
+def _can_place(anchor: Operation, *, graph: Graph, winograd: int) -> bool:
     """Whether parts of an anchor's rows may be written apart."""
-    return anchor.name in CONVOLUTIONS and _adder(anchor) is add_conv2d and winograd_of(anchor, winograd) is None
+    return anchor.name in CONVOLUTIONS and _adder(anchor, graph) is add_conv2d and winograd_of(anchor, winograd) is None
 
 
-def _adder(anchor: Operation) -> Adder:
+def _adder(anchor: Operation, graph: Graph) -> Adder:
     layout = getattr(anchor.attributes, "data_layout", getattr(anchor.attributes, "layout", "NHWC"))
     if anchor.name in (*CONVOLUTIONS, *POOLS) and layout not in ("NWC", "NHWC", "NDHWC"):
         raise CannotRender(f"{anchor.name} over {layout}")
+    if is_computed_conv(anchor, graph.constants):
+        return add_computed_conv
     is_depthwise_conv = anchor.name in CONVOLUTIONS and is_depthwise(anchor)
     return add_depthwise if is_depthwise_conv else ADDERS[anchor.name]

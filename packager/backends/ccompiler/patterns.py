@@ -37,6 +37,7 @@ from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.recurrent import operands_of_call
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.tree_ensemble import NAME as TREES
+from packager.transforms.layout.computed_filters import is_worth_permuting
 
 # Layouts of data and weights of convolutions.
 LAYOUTS = {"conv1d": ("NWC", "OWI"), "conv2d": ("NHWC", "OHWI"), "conv3d": ("NDHWC", "ODHWI")}
@@ -172,7 +173,9 @@ def _is_convolution(match: Match) -> bool:
     attrs, extents = call.attrs, shape_of(weight)
     layout, kernel_layout = LAYOUTS[call.op.name.removeprefix("relax.nn.")]
     last = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == (layout, kernel_layout, layout)
-    if not last or extents is None or not is_static(extents) or not match.is_constant(weight):
+    if not last or extents is None or not is_static(extents):
+        return False
+    if not match.is_constant(weight) and not is_worth_permuting(call):
         return False
     return _is_product(call) and has_channels(shape_of(data)) and shape_of(call) is not None
 

@@ -21,6 +21,7 @@ from packager.transforms.layout.channel_patterns import (
     find_rearrangement,
     find_unflattened,
 )
+from packager.transforms.layout.computed_filters import is_worth_permuting
 from packager.transforms.layout.im2col import find_im2col
 from packager.transforms.layout.layouts import FIRST, LAST, last_axis, to_first, to_last
 from packager.transforms.layout.movement import move_last
@@ -47,7 +48,7 @@ def to_channels_last(
 
     By default only those of two dimensions are converted, poolings only after convolutions. With ``num_inputs``, the
     number of parameters before the constants, all are, 2-D poolings wherever they are, and convolutions whose weights
-    depend on inputs are not, since these would be permuted in every run. With ``im2col_inputs``, also a number of
+    depend on inputs only if it is worth that these are permuted in every run. With ``im2col_inputs``, also a number of
     inputs, convolutions with few channels are lowered to im2col + matmul.
     """
     main = module["main"]
@@ -205,7 +206,7 @@ class _Converter:
         attrs, rank = call.attrs, _rank(call)
         if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (*FIRST[rank], FIRST[rank][0]):
             return None
-        if self.constants is not None and call.args[1] not in self.constants:
+        if self.constants is not None and call.args[1] not in self.constants and not is_worth_permuting(call):
             return None
         last = self._prefers_last(call.args[0])
         windows = find_im2col(call, self.filters, last=last) if self.filters else None

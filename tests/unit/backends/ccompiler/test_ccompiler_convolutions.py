@@ -224,3 +224,31 @@ def test_pixels_of_planes(case: str, symbolic: bool, machine: str, tmp_path: Pat
         results.append(run(data, weights.reshape(outer, *[1] * (rank - 2), shape[1]), bias, other))
         np.testing.assert_array_equal(results[-1], results[0])
     close(results[0], total / (1 + np.exp(-total)), shape[1])
+
+
+COMPUTED = ["hundreds of taps", "strided places of a line, far apart", "groups of a line", "planes one by one", "line"]
+
+
+@pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
+@pytest.mark.parametrize("case", COMPUTED)
+def test_weights_that_a_run_computes(case: str, machine: str, tmp_path: Path) -> None:
+    """They are packed in each run; slices, several stretches, groups, and filters that are no whole panels."""
+    shape, filters, attributes = CASES[case]
+    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
+    march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
+    rank, last = len(shape), to_last(len(shape))
+    layout, kernel_layout = LAST[rank]
+    layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
+    arguments = [variable("x", [shape[axis] for axis in last]), variable("w", [filters[axis] for axis in last])]
+    arguments += [variable("scale", (filters[0], *[1] * (rank - 1)))]
+
+    def body(e, x, w, scale):
+        convolve = getattr(op.nn, f"conv{rank - 2}d")
+        return e(op.nn.relu(e(convolve(x, e(op.multiply(w, scale)), **attributes, **layouts))))
+
+    run = Runner(partition(arguments, body, [2]), tmp_path, f"ccompiler -march={march}", machine=chosen)
+    assert [f.symbol.rpartition("_")[2] for f in run.group.functions] == ["elementwise", "pack", "conv2d"]
+    data, weights, scale = random(shape), random(filters), random((filters[0], *[1] * (rank - 1)))
+    wanted = np.maximum(convolved(data, weights * scale, attributes), 0)
+    got = run(data.transpose(last), weights.transpose(last), scale).transpose(to_first(rank))
+    close(got, wanted, math.prod(filters[1:]))
