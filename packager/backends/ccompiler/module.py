@@ -22,6 +22,7 @@ from packager.backends.ccompiler.core.machine import (
     HALVES_SUMS,
     PAIR_PRODUCTS,
     VECTOR_MAXIMA,
+    VECTOR_MINIMA,
     Machine,
 )
 from packager.backends.ccompiler.core.operations import (
@@ -183,6 +184,7 @@ def render_module(
         "bytes": machine.vector_bytes,
         "halves": [lanes >> step for step in range(1, lanes.bit_length())],
         "vector_max": VECTOR_MAXIMA.get(machine.name, ""),
+        "vector_min": VECTOR_MINIMA.get(machine.name, ""),
         "quads": machine.quads,
         "sum": SUM,
         "embedded": machine.embeds,

@@ -38,12 +38,14 @@ HALF_STORES = {
     "sse2": "",
 }
 
-# C for the maximum of two vectors of floats in one instruction.
+# C for the maximum of two vectors of floats in one instruction, and for the minimum.
 VECTOR_MAXIMA = {
     "avx2": "__builtin_ia32_maxps256(a, b)",
     "avx512": "__builtin_ia32_maxps512_mask(a, b, a, -1, 4)",
     "sse2": "__builtin_ia32_maxps(a, b)",
 }
+
+VECTOR_MINIMA = {machine: text.replace("max", "min") for machine, text in VECTOR_MAXIMA.items()}
 
 # C that widens bytes to a vector of words; {} is s for signed, z for unsigned bytes.
 BYTE_LOADS = {

@@ -20,6 +20,7 @@ from packager.backends.ccompiler.core.placed import Placed, Turned
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered, sum_of
+from packager.backends.ccompiler.gemm.finish import Finish, find_finish
 from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
 from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 
@@ -76,14 +77,17 @@ def add_product(
     rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
     pieces = _pieces(stage.placed, sizes, band) if isinstance(stage.placed, Placed) else None
     turned = stage.placed if isinstance(stage.placed, Turned) else None
+    finish = _finish(sizes, stage, anchor, kind)
     if turned:
         stage = replace(stage, placed=replace(turned, buffer=f"c + r * {pitch}"))
     place = f"c[r * {pitch} + {'piece + ' if pieces else ''}j]"
     total = f"o{result.index}[j]" if result else as_result(place, anchor.result.dtype)
-    program = None if sizes.target or (result and not stage.after) else draft.program(stage, total)
+    is_done = sizes.target or (result and not stage.after) or finish
+    program = None if is_done else draft.program(stage, total)
     values = {
         "program": program,
         "pieces": pieces,
+        "finish": finish.values(draft, sizes.row.removesuffix(" + r"), c_text(stage.inner)) if finish else None,
         "turned": _turned(turned, draft) if turned else None,
         "kind": kind,
         "sizes": sizes,
@@ -111,6 +115,7 @@ def add_product(
         "panel": c_text(product((steps, other.step if other else COLUMNS * kind.pair))),
         "step": other.step if other else COLUMNS * kind.pair,
         "pitch": pitch,
+        "apart": c_text(stage.inner) if finish else c_text(columns) if result or sizes.target else pitch,
         "other": other,
     }
     extent = product((sizes.batch, blocks.count, bands))
@@ -118,6 +123,20 @@ def add_product(
     tiles = tiles_of(group.machine, kind, counts, columns, band, grouped=data.grouped)
     made = other.made_of if other else tiles
     draft.finish(name, extent, values, made, product((sizes.batch, sizes.depth, columns)))
+
+
+def _finish(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Finish | None:
+    """Return the epilogue if tiles can compute it: of rows that follow each other in the result.
+
+    Sums that several passes add up are where the result goes, in whole panels.
+    """
+    steps, columns, data = ceil_div(sizes.depth, kind.pair), sizes.columns, sizes.data
+    if kind.name != "f32" or sizes.target or sizes.other or not sizes.row.endswith("first + r"):
+        return None
+    is_one_pass = data.passes == "1" if data.passes else isinstance(steps, int) and steps <= data.chunk
+    if not is_one_pass and not (isinstance(columns, int) and columns % COLUMNS == 0):
+        return None
+    return find_finish(stage, anchor)
 
 
 def _turned(turned: Turned, draft: FunctionDraft) -> dict[str, str]:

@@ -116,6 +116,8 @@ def render_tiles(machine: Machine, wanted: Set[Tile | Dots | Narrow], *, fetch: 
         render("ccompiler/common/gather.h.j2", values, kinds=kinds),
         render("ccompiler/common/elements.h.j2", elements, kinds=kinds),
     ]
+    if any(tile.kind == "f32" and not tile.near for tile in tiles):
+        made.append(render("ccompiler/gemm/finish.h.j2", lanes=machine.vector_bytes // 4))
     for kind, near in product(kinds, (False, True)):
         own = sorted(tile for tile in tiles if (tile.kind, tile.near) == (kind.name, near))
         if not own:
@@ -124,6 +126,8 @@ def render_tiles(machine: Machine, wanted: Set[Tile | Dots | Narrow], *, fetch: 
         types = {
             **{"kind": kind.name, "data": kind.data, "weight": kind.weight, "total": kind.total, "unit": kind.unit},
             **{"step": COLUMNS * kind.pair, "near": near, "fetch": fetch and not near},
+            "finishes": kind.name == "f32" and not near,
+            "largest": max(tile.rows * tile.panels * COLUMNS for tile in own),
         }
         for tile in own:
             made.append(

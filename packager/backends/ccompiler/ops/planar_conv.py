@@ -87,10 +87,10 @@ def _is_place(conv: Operation) -> bool:
     layout, weight, pixels = conv.attributes.data_layout, conv.uses[1], product(conv.result.shape[1:-1])
     if layout not in ("NWC", "NHWC", "NDHWC") or weight.tensor.argument is None or conv.attributes.groups != 1:
         return False
-    channels = weight.shape[-1]
+    outer, channels = weight.shape[0], weight.shape[-1]
     is_place = window_of(weight.shape[1:-1], conv.attributes).is_place
     fills = not isinstance(pixels, int) or pixels >= LEAST_USED * COLUMNS * ceil_div(pixels, COLUMNS)
-    return is_place and fills and isinstance(channels, int) and channels <= MOST_CHANNELS
+    return is_place and fills and isinstance(outer, int) and isinstance(channels, int) and channels <= MOST_CHANNELS
 
 
 def _planar(chain: Sequence[Operation], made: Mapping[int, Operation]) -> list[Operation]:

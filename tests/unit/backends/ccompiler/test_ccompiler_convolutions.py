@@ -185,6 +185,7 @@ PLANAR: dict[str, tuple[tuple[int, ...], int]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("case", PLANAR)

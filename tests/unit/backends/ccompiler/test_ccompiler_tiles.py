@@ -1,16 +1,19 @@
-"""Whether there is a tile for every part of a product that a thread may be given."""
+"""Whether there is a tile for every part of a product that a thread may be given, and what tiles do at the end."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
 
-from ccompiler_runner import partition, variable
+from ccompiler_runner import Runner, partition, variable
+from test_ccompiler_families import close, random
 from tvm import relax, tirx
 
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Machine
@@ -68,4 +71,52 @@ def test_weights_are_fetched_where_they_may_be_far_away(depths: Sequence[Any], f
     ]
     source, groups, _ = render_module(partitions, (), MACHINES[0])
     assert len(groups) == len(depths)
-    assert ("__builtin_prefetch" in source) == fetches
+    assert ("__builtin_prefetch(next" in source) == fetches
+
+
+# Bounds after a bias that tiles compute in registers, and one that they do not.
+FINISHES: dict[str, Callable[..., Any]] = {
+    "bias alone": lambda _, x: x,
+    "relu": lambda e, x: e(relax.op.nn.relu(x)),
+    "clip": lambda e, x: e(relax.op.clip(x, -0.5, 0.75)),
+    "two bounds": lambda e, x: e(
+        relax.op.minimum(e(relax.op.maximum(x, relax.const(-0.5, "float32"))), relax.const(0.75, "float32"))
+    ),
+    "bounds that cross": lambda e, x: e(
+        relax.op.maximum(e(relax.op.minimum(x, relax.const(-0.5, "float32"))), relax.const(0.75, "float32"))
+    ),
+    "read twice": lambda e, x: e(relax.op.multiply(x, e(relax.op.nn.relu(x)))),
+}
+BOUNDS = {"relu": (0, np.inf), "clip": (-0.5, 0.75), "two bounds": (-0.5, 0.75), "bounds that cross": (0.75, 0.75)}
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
+@pytest.mark.parametrize("finish", FINISHES)
+def test_epilogues_in_registers(finish: str, machine: str, tmp_path: Path) -> None:
+    """Panels that are not whole, sums of several passes, and NaN, which stays."""
+    march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
+    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
+    for number, (rows, depth, columns) in enumerate([(61, 150, 37), (3, 2100, 96), (29, 7, 330), (1, 5, 3)]):
+        arguments = [variable("x", (rows, depth)), variable("w", (depth, columns)), variable("b", (columns,))]
+
+        def body(e, x, w, b):
+            return FINISHES[finish](e, e(relax.op.add(e(relax.op.matmul(x, w)), b)))
+
+        folder = tmp_path / str(number)
+        run = Runner(partition(arguments, body, [1, 2]), folder, f"ccompiler -march={march}", machine=chosen)
+        source = (folder / "ccompiler.c").read_text()
+        whole = depth < 1024 or columns % 16 == 0
+        assert ("pk_finish_t finish =" in source) == (whole and finish not in ("read twice", "bounds that cross"))
+        data, weights, bias = random((rows, depth)), random((depth, columns)), random((columns,))
+        data[0, -1] = np.nan
+        exact = data.astype(np.float64) @ weights + bias
+        wanted = (
+            exact * np.maximum(exact, 0)
+            if finish == "read twice"
+            else np.clip(exact, *BOUNDS.get(finish, (-np.inf, np.inf)))
+        )
+        got = run(data, weights, bias)
+        assert np.isnan(got[0]).all()
+        close(got[1:], wanted[1:], depth * (16 if finish == "read twice" else 1))
