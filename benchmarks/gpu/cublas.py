@@ -11,6 +11,7 @@ library, and torch, which calls the same library, under a CUDA graph.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import lzma
 import os
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,10 @@ from benchmarks.gpu.cublas_cases import (
     save,
 )
 from benchmarks.harness.gpu import error, header, matches, two_commands
-from benchmarks.harness.pairs import load_pairs, save_pairs
+from benchmarks.harness.pairs import Arrays, load_pairs, save_pairs
+from packager.deploy.measure.bench_cuda import device_tensors
+from packager.deploy.measure.cuda_memory import Device
+from packager.deploy.measure.random_inputs import random_inputs
 
 # What is built: a model of these, by which Targets after cuda.
 BUNDLES = {
@@ -96,50 +101,48 @@ def unpack(folder: Path, work: Path, name: str) -> Path:
 
 
 def numbers(path: Path) -> dict[str, Any]:
-    """Compare with float64; runs with and without graphs, and of two sessions, must be equal bit by bit."""
+    """Compare with float64; runs with and without graphs, and of several threads, must be equal bit by bit."""
     found: dict[str, Any] = {}
     with packager.load(path) as bundle:
+
+        def runs(inputs: Arrays, mode: str) -> list[Arrays]:
+            with bundle.session(graph=mode) as session:
+                return [session.run(inputs) for _ in range(3)]
+
         for rows in (17, 1, 40):
             inputs = product_inputs(rows)
-            runs = []
-            for mode in ("off", "on", "on"):
-                with bundle.session(graph=mode) as session:
-                    runs += [session.run(inputs) for _ in range(2)]
+            with ThreadPoolExecutor(4) as threads:
+                several = list(threads.map(functools.partial(runs, inputs), ("off", "on", "auto", "on")))
+            everything = [run for each in several for run in each]
+            first = everything[0]
+            same = all(
+                np.array_equal(run[k].view(np.uint16), first[k].view(np.uint16)) for run in everything for k in run
+            )
             wanted = product_outputs(inputs)
-            same = all(np.array_equal(run[k].view(np.uint16), runs[0][k].view(np.uint16)) for run in runs for k in run)
-            errors = {
-                name: round(error(np.asarray(runs[0][name], np.float64), want), 6) for name, want in wanted.items()
-            }
+            errors = {name: round(error(np.asarray(first[name], np.float64), want), 6) for name, want in wanted.items()}
             found[f"{rows} rows"] = {"errors": errors, "equal bits": same}
     return found
 
 
 def cold(path: Path) -> dict[str, float]:
-    """Time the first session and run of this process, in ms."""
-    import torch
-
-    from benchmarks.gpu.cublas_torch import device_inputs, device_outputs
-
+    """Time the first session and run of a process that has CUDA, and has not opened the library, in ms."""
     found = {}
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
         start = time.perf_counter()
         value = call()
-        torch.cuda.synchronize()
         found[name] = round((time.perf_counter() - start) * 1e3, 3)
         return value
 
-    timed("context", lambda: torch.zeros(1, device="cuda"))  # CUDA itself, and torch's kernels
-    bundle = timed("load", lambda: packager.load(path))
-    session = timed("first session", bundle.session)
-    inputs = device_inputs(bundle)
-    outputs = device_outputs(bundle)
-    stream = torch.cuda.current_stream()
-    run = functools.partial(session.run, inputs, outputs=outputs, stream=stream)
-    for name in ("first run", "second run", "third run", "fourth run"):
-        timed(name, run)
-    other = timed("second session", bundle.session)
-    timed("its first run", functools.partial(other.run, inputs, outputs=outputs, stream=stream))
+    with timed("CUDA", lambda: Device(0)) as gpu, timed("load", lambda: packager.load(path)) as bundle:
+        session = timed("first session", bundle.session)
+        given, results = device_tensors(gpu, bundle.manifest, session, random_inputs(bundle.manifest, 0))
+        run = functools.partial(session.run, given, outputs=results)
+        for name in ("first run", "second run", "third run", "fourth run"):
+            timed(name, run)
+        with timed("second session", bundle.session) as other:
+            timed("its first run", functools.partial(other.run, given, outputs=results))
+        session.close()
     return found
 
 
@@ -162,23 +165,59 @@ def times(model: str, names: list[str], paths: dict[str, Path], folder: Path) ->
 
     found: dict[str, Any] = {}
     runs: dict[str, Callable[[], Any]] = {}
+    sessions: list[Any] = []
     stream = torch.cuda.current_stream()
     given: dict[str, Any] = {}
-    for name in names:
-        bundle = packager.load(paths[name])
+    bundles = [packager.load(paths[name]) for name in names]
+    for name, bundle in zip(names, bundles, strict=True):
         if (folder / f"{name}.npz").exists():
             found["error"] = checked(bundle, folder / f"{name}.npz")
         given = given or device_inputs(bundle)
-        outputs, others = device_outputs(bundle), device_outputs(bundle)
         for label, selection in selections(bundle).items():
             session = bundle.session(graph="on", selection=selection)
-            runs[f"{name} {label}".strip()] = session.bind(given, outputs, stream)
-        if len(selections(bundle)) > 1:
-            runs[f"{name} answer 0, outputs alternate"] = alternating(bundle, given, outputs, others)
+            sessions.append(session)  # what is bound does not keep it
+            runs[f"{name} {label}".strip()] = session.bind(given, device_outputs(bundle), stream)
+    found["equal after changes"] = changed(bundles[0])
+    both = [device_outputs(bundles[0]) for _ in range(2)]
+    session = bundles[0].session(graph="on")
+    sessions.append(session)
+    runs[f"{names[0]}, two outputs in turn"] = in_turn([session.bind(given, outputs, stream) for outputs in both])
+    pairs = [(inputs, both[0]) for inputs in (given, device_inputs(bundles[0]))]
+    runs[f"{names[0]}, two inputs in turn"] = in_turn([session.bind(*pair, stream) for pair in pairs])
     direct = torch_graph(model, given)
     if direct is not None:
         runs["torch, CUDA graph"] = direct
     return {**found, "us": in_turns(runs)}
+
+
+def changed(bundle: Any) -> bool:
+    """Whether a graph that is changed for other inputs and outputs computes what runs without graphs do."""
+    import torch
+
+    from benchmarks.gpu.cublas_torch import device_inputs, device_outputs
+
+    given = [device_inputs(bundle) for _ in range(2)]
+    results: dict[str, list[Any]] = {"on": [], "off": []}
+    for mode, found in results.items():
+        with bundle.session(graph=mode) as session:
+            for turn in range(6):
+                found.append(device_outputs(bundle))
+                session.run(given[turn % 2], outputs=found[-1], stream=torch.cuda.current_stream())
+            torch.cuda.synchronize()
+    pairs = list(zip(results["on"], results["off"], strict=True))
+    equal = all(torch.equal(one[name], other[name]) for one, other in pairs for name in one)
+    first, second = (list(found.values()) for found in results["on"][:2])
+    return equal and not all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def in_turn(calls: list[Callable[[], None]]) -> Callable[[], None]:
+    """Return a call of the next of these: where their outputs differ the session's graph is changed each time."""
+    following = itertools.cycle(calls)
+
+    def call() -> None:
+        next(following)()
+
+    return call
 
 
 def checked(bundle: Any, pairs: Path) -> float:
@@ -187,21 +226,6 @@ def checked(bundle: Any, pairs: Path) -> float:
     with bundle.session() as session:
         results = list(session.run(arrays).values())
     return max(error(np.asarray(got), want) for got, want in zip(results, wanted.values(), strict=True))
-
-
-def alternating(bundle: Any, given: Any, outputs: Any, others: Any) -> Callable[[], None]:
-    """Return a run that writes to two outputs in turn."""
-    import torch
-
-    session, turn = bundle.session(graph="on"), [0]
-    stream = torch.cuda.current_stream()
-    bound = [session.bind(given, to, stream) for to in (outputs, others)]
-
-    def call() -> None:
-        turn[0] ^= 1
-        bound[turn[0]]()
-
-    return call
 
 
 def run(folder: Path, output: Path, only: str) -> None:
