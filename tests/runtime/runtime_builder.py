@@ -121,6 +121,18 @@ class Builder:
     def selection(self) -> Path:
         return self.bundle("selection", "-DMODEL_STATIC", "-DSELECTION=0,1")
 
+    def calling_library(self) -> Path:
+        """A bundle that calls a library, or does without."""
+        return self.bundle("library", "-DMODEL_STATIC", "-DSELECTION=0,1", "-DLIBRARY=2")
+
+    def library(self, folder: Path, soname: str = "libpktest.so.2", version: int = 20103, value: int = 7) -> Path:
+        """Compile a library for that bundle into a folder, and return the folder."""
+        folder.mkdir(exist_ok=True)
+        defines = [f"-DVERSION={version}", f"-DVALUE={value}"]
+        link = ["-shared", f"-Wl,-soname,{soname}", "-o", folder / soname]
+        self.compile("-std=c11", "-fPIC", *defines, self.sources / "test_library.c", *link)
+        return folder
+
     @property
     def constants(self) -> Path:
         return self.bundle("constants", "-DMODEL_CONSTANTS")

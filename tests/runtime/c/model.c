@@ -31,6 +31,38 @@ static const uint8_t selection[] = {SELECTION}, candidates[] = {1, 2};
 #define CANDIDATES NULL
 #endif
 
+/* Alternative 1 of choice 1 calls a library; alternative 0 calls none. */
+#ifdef LIBRARY
+static void *functions[2];
+static void tell_version(void *const *opened, int32_t version[3]) {
+  int packed = ((int (*)(void))opened[0])();
+  version[0] = packed / 10000, version[1] = packed / 100 % 100, version[2] = packed % 100;
+}
+static float call_library(void) { return ((float (*)(void))functions[1])(); }
+static const pk_library_t library = {functions, LIBRARY, tell_version};
+static const pk_library_t *const libraries[] = {&library};
+static const pk_library_use_t uses[] = {{1, 1, 0}};
+static const int32_t fallbacks[] = {-1, 0};
+static const char texts[] =
+    "test_library\0"
+    "2.1\0"
+    "2.1.3\0"
+    "optional\0"
+    "libpktest.so.2\0"
+    "libpktest.so.1\0"
+    "\0"
+    "test_version\0"
+    "test_value\0";
+static const pk_libraries_t loaded = {pk_open_libraries, texts,      libraries, uses, fallbacks,
+                                      COUNT(libraries),  COUNT(uses)};
+#define LOADED &loaded
+#else
+static inline __attribute__((unused)) float call_library(void) {
+  return -2;
+} /* a real candidate would compute the same */
+#define LOADED NULL
+#endif
+
 static const char *const features[] = {FEATURES NULL};
 static const char manifest[] = "{}  ";
 
@@ -46,7 +78,7 @@ static const packager_tensor_info_t outputs[] = {{"y", {kDLFloat, 32, 1}, 2, sha
 static int32_t run_with(const pk_call_t *call, float bias) {
   const float *x = call->inputs[0];
   float *doubled = (float *)call->arena, *y = call->outputs[0];
-  float factor = NUM_SELECTED && call->selection[1] ? -2 : 2; /* a real candidate would compute the same */
+  float factor = NUM_SELECTED && call->selection[1] ? call_library() : 2;
   for (int i = 0; i < 6; ++i) doubled[i] = factor * x[i];
   for (int i = 0; i < 6; ++i) y[i] = doubled[i] + bias;
   pk_returned(call, 1);
@@ -477,6 +509,7 @@ const pk_model_t pk_model = {
     .state_bytes = STATE_BYTES,
     .states = STATES,
     .state_places = STATE_PLACES,
+    .loaded = LOADED,
 };
 
 static const packager_bundle_v1_t bundle;
