@@ -22,6 +22,7 @@ from packager.codegen.timings import Timings, recorded
 from packager.codegen.toolchain import Toolchain, find_toolchain
 from packager.errors import UsageError, listed
 from packager.pipeline import cache_key
+from packager.pipeline.copy_libraries import copy_libraries
 from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions, takes_options
 from packager.pipeline.publish import Outputs, results, work_folder
@@ -93,6 +94,8 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
             if key:
                 store.add("bundle", key, results(workdir))
         outputs.publish(workdir, request)
+    if options.copy_libraries:
+        copy_libraries(request.output, report.say)
     return request.output
 
 

@@ -84,6 +84,9 @@ class BuildOptions:
     weights: str | None = option(
         None, "Default: external above 2 GiB in an archive.", "--weights", metavar="embedded|external"
     )
+    copy_libraries: bool = option(
+        False, "Copy the shared libraries that it opens from here to its folder.", "--copy-libraries", takes=bool
+    )
     keep_workdir: StrPath | None = option(
         None, "Keep all intermediates there.", "--keep-workdir", takes=Path, metavar="DIR"
     )

@@ -133,6 +133,11 @@ def _check_values(options: BuildOptions) -> None:
     """Raise UsageError for invalid values."""
     if options.static != (options.prefix is not None):
         raise UsageError("--static and --prefix go together", hint="for example: --static --prefix mnist")
+    if options.static and options.copy_libraries:
+        raise UsageError(
+            "--copy-libraries is for shared bundles: an archive has no folder when its program runs",
+            hint="put the libraries where the program's library_path says",
+        )
     if options.prefix is not None and not re.fullmatch(r"[A-Za-z_]\w*", options.prefix, flags=re.ASCII):
         raise UsageError(f"--prefix {options.prefix!r} is not a C identifier")
     for flag, value, valid in (("weights", options.weights, WEIGHTS), ("precision", options.precision, PRECISIONS)):

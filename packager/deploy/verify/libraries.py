@@ -109,13 +109,14 @@ def find_libraries(sonames: Collection[str], folders: Sequence[Path]) -> dict[st
 
     ``folders`` are searched first, then those of the dynamic linker. Only libraries in VERSION_FUNCTIONS are opened.
     """
-    paths = {soname: path for soname in sonames if (path := _find(soname, folders)) is not None}
+    paths = {soname: path for soname in sonames if (path := find_library(soname, folders)) is not None}
     asked = {soname: path for soname, path in paths.items() if soname in VERSION_FUNCTIONS}
     versions = _ask(asked)
     return {soname: versions.get(soname) for soname in paths if soname not in asked or soname in versions}
 
 
-def _find(soname: str, folders: Sequence[Path]) -> Path | None:
+def find_library(soname: str, folders: Sequence[Path]) -> Path | None:
+    """Return the file of a library, in ``folders`` or where the dynamic linker looks; None if there is none."""
     places = [*folders, *map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))]
     for folder in places:
         if (folder / soname).is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.artifact.mutants import resealed
 
 pytestmark = pytest.mark.slow
 
+THIRD_PARTY = Path(__file__).parents[2] / "third_party"
 MODEL = "m (float[4,8] x) => (float[4,8] y) { a = Sin (x)\n b = Relu (a)\n y = Cos (b) }"
 
 
@@ -208,3 +210,30 @@ def test_declarations_are_checked(attributes: str, message: str, tmp_path: Path)
         packager.build(model, tmp_path / "m.so", targets=["llvm", f"loader {attributes}"])
     assert raised.value.message.startswith("loader: loader.o: loaded library 'loader_acme'")
     assert raised.value.hint
+
+
+def test_copies_are_put_beside_the_bundle(cli: Cli, tmp_path: Path) -> None:
+    model = save(graph(MODEL), tmp_path / "m.onnx")
+    folder = make_library(tmp_path / "here", "libacme.so.1", 20100)
+    out = tmp_path / "out"
+    out.mkdir()
+    path = {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(THIRD_PARTY)}
+
+    def build(*options: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return cli("build", model, "-o", out / "m.so", "-t", "llvm", "-t", "loader", *options, env=env)
+
+    none = build("--copy-libraries", env=path | {"LD_LIBRARY_PATH": ""})
+    assert none.returncode == 2
+    assert "libacme.so.2 or libacme.so.1 of version 2.1 or newer is not on this machine" in none.stderr
+    assert [file.name for file in out.iterdir()] == ["m.so"]
+    for _ in range(2):
+        done = build("--copy-libraries", env=path)
+        assert done.returncode == 0, done.stderr
+    assert sorted(file.name for file in out.iterdir()) == ["libacme.so.1", "m.so"]
+    assert cli("run", out / "m.so", "--random", 1, env={"LD_LIBRARY_PATH": ""}).returncode == 0
+    (out / "libacme.so.1").write_text("another file")
+    other = build("--copy-libraries", env=path)
+    assert (other.returncode, (out / "libacme.so.1").read_text()) == (2, "another file")
+    assert "exists and is another file" in other.stderr
+    static = build("--static", "--prefix", "m", "--copy-libraries", env=path)
+    assert "an archive has no folder" in static.stderr
