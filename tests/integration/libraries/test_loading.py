@@ -200,3 +200,42 @@ def test_a_selection_that_needs_a_missing_library_is_refused(trial: Path) -> Non
 
 def test_an_optional_library_is_used_where_it_is_found(trial: Path, tmp_path: Path) -> None:
     assert run(trial, make_library(tmp_path / "a", LATER, 20100, factor(3))) == "3.0"
+
+
+def test_a_greedy_build_has_fallbacks(tmp_path: Path) -> None:
+    model = save(graph(MODEL), tmp_path / "m.onnx")
+    targets = [f"loaderopt -sonames={NEVER},{LATER}", "llvm"]
+    bundle = packager.build(model, tmp_path / "m.so", targets=targets)
+    manifest = packager.inspect(bundle).manifest
+    assert [library.optional for library in manifest.requirements.libraries] == [True]
+    assert packager.verify(bundle).ok
+    with packager.load(bundle, libraries=[]) as loaded:
+        with pytest.warns(PackagerWarning, match=f"slower alternatives are used.*{NEVER} or"):
+            session = loaded.session()
+        assert np.allclose(session.run({"x": X})["y"], np.cos(np.maximum(np.sin(X), 0)), atol=1e-6)
+    assert run(bundle, make_library(tmp_path / "a", LATER, 20100, factor(3))) == "3.0"
+
+
+@pytest.mark.parametrize("found", [(), (1,), (2,), (1, 2)])
+def test_libraries_are_found_or_not_each_for_itself(found: tuple[int, ...], tmp_path: Path) -> None:
+    """Two backends with a library each: sin by one, cos by the other."""
+    model = save(
+        graph("m (float[4,8] x) => (float[4,8] y, float[4,8] z) { y = Sin (x)\n z = Cos (x) }"), tmp_path / "m.onnx"
+    )
+    targets = [
+        "loaderopt -operators=sin -sonames=libone.so.1",
+        "loaderopt2 -operators=cos -sonames=libtwo.so.1",
+        "llvm",
+    ]
+    bundle = packager.build(model, tmp_path / "m.so", targets=targets)
+    for number in found:
+        make_library(tmp_path, f"lib{('one', 'two')[number - 1]}.so.1", 20100, factor(3))
+    code = (
+        "import sys, warnings, numpy as np, packager\nwarnings.simplefilter('ignore')\n"
+        "with packager.load(sys.argv[1], libraries=[]) as loaded:\n"
+        "    y, z = loaded.run({'x': np.full((4, 8), 0.5, np.float32)}).values()\n"
+        "print(round(y[0, 0] / np.sin(0.5)), round(z[0, 0] / np.cos(0.5)))\n"
+    )
+    argv = [sys.executable, "-c", code, str(bundle)]
+    factors = ["3" if number in found else "1" for number in (1, 2)]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split() == factors
