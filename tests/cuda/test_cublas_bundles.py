@@ -27,9 +27,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MODEL = """
 <ir_version: 10, opset_import: ["": 21]>
-net (float16[n,16] x, float16[n,24] r, float16[n,2,3,8] u, float16[n,2,8,5] v, float16[16,9] matrix, bfloat16[n,7] h)
+net (float16[n,16] x, float16[n,24] r, float16[n,2,3,8] u, float16[n,2,8,5] v, float16[16,9] matrix, bfloat16[n,7] h,
+     float[n,10] s)
     => (float16[n,24] relu, float16[n,24] sum, float16[n,24] gelu, float16[n,5] odd, float16[n,2,3,5] batched,
-        float16[n,9] matmul, bfloat16[n,6] brain) {
+        float16[n,9] matmul, bfloat16[n,6] brain, float[n,10] wide) {
   p0 = MatMul(x, w0) p1 = Add(p0, b) relu = Relu(p1)
   q0 = MatMul(x, w1) q1 = Mul(q0, scale) q2 = Add(q1, b) sum = Add(q2, r)
   g0 = MatMul(x, w2) g1 = Add(g0, b) gelu = Gelu<approximate = "tanh">(g1)
@@ -37,12 +38,22 @@ net (float16[n,16] x, float16[n,24] r, float16[n,2,3,8] u, float16[n,2,8,5] v, f
   batched = MatMul(u, v)
   matmul = MatMul(x, matrix)
   h0 = MatMul(h, w4) brain = Add(h0, c)
+  s0 = MatMul(x, w5) s1 = Cast<to = 1>(s0) wide = Add(s1, s)
 }
 """
-SHAPES = {"x": (16,), "r": (24,), "u": (2, 3, 8), "v": (2, 8, 5), "matrix": (16, 9), "h": (7,)}
-WEIGHTS = {"w0": (16, 24), "w1": (16, 24), "w2": (16, 24), "w3": (16, 5), "w4": (7, 6), "b": (24,), "c": (6,)}
-BRAIN = ("h", "w4", "c")
-PROBLEMS = 7
+SHAPES = {"x": (16,), "r": (24,), "u": (2, 3, 8), "v": (2, 8, 5), "matrix": (16, 9), "h": (7,), "s": (10,)}
+WEIGHTS = {
+    "w0": (16, 24),
+    "w1": (16, 24),
+    "w2": (16, 24),
+    "w3": (16, 5),
+    "w4": (7, 6),
+    "w5": (16, 10),
+    "b": (24,),
+    "c": (6,),
+}
+TYPES = {"h": ml_dtypes.bfloat16, "w4": ml_dtypes.bfloat16, "c": ml_dtypes.bfloat16, "s": np.float32}
+PROBLEMS = 8
 SCRIPT = """
 import ctypes, json, os, sys
 import numpy as np, ml_dtypes
@@ -71,7 +82,7 @@ print(json.dumps(told))
 
 
 def cast(name: str, array: Any) -> Any:
-    return array.astype(ml_dtypes.bfloat16 if name in BRAIN else np.float16)
+    return array.astype(TYPES.get(name, np.float16))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +121,7 @@ def run(bundle: Path, stand_ins: Path, folder: Path, rows: int = 5, /, **options
     for name, shape in SHAPES.items():
         full = shape if name == "matrix" else (rows, *shape)
         inputs[name] = cast(name, rng.standard_normal(full) / 2)
-    stored = {name: array.view(np.uint16) if name in BRAIN else array for name, array in inputs.items()}
+    stored = {name: array.view(np.uint16) if name == "h" else array for name, array in inputs.items()}
     np.savez(folder / "inputs.npz", **stored)
     own = {"LD_LIBRARY_PATH": str(stand_ins), "PYTHONPATH": str(ROOT), "RECORDER_MAPS": "1"}
     own |= {name: options.pop(name) for name in list(options) if name.isupper()}
@@ -135,6 +146,7 @@ def expected(inputs: dict[str, Any], weights: dict[str, Any]) -> dict[str, Any]:
         "batched": wide["u"] @ wide["v"],
         "matmul": x @ wide["matrix"],
         "brain": wide["h"] @ wide["w4"] + wide["c"],
+        "wide": x @ wide["w5"] + wide["s"],
     }
 
 

@@ -133,4 +133,4 @@ def _most_rows(problem: CublasProblem, flops: int) -> int:
     if all(isinstance(extent, int) for extent in factors):
         return rows
     known = math.prod(extent for extent in factors if isinstance(extent, int))
-    return max(1, rows * flops // max(1, 2 * known))
+    return rows * max(1, flops // max(1, 2 * known))  # the epilogue's operations count for less than a row
