@@ -1,7 +1,8 @@
-"""Lower TopK for CPUs: insertion into a sorted list of keys, or a radix sort; rows in parallel.
+"""Lower TopK for CPUs: insertion into a sorted list of keys, or selection and a radix sort; rows in parallel.
 
 Ties are in index order. Few results take about a comparison for each element, in vectors, since most are worse than all
-of the list; many take a pass over the row for each byte of a key, whatever the data.
+of the list. Of many, the key of the last is found bit by bit, each by a comparison with all elements, in vectors; the
+results are then sorted by a pass for each byte of a key. That takes as long whatever the data.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
+from packager.graph.dataflow import same
 from packager.lower.keys import key_of, key_type
 from packager.lower.tir_loops import emit_rows
 
@@ -160,53 +162,89 @@ class _List:
 
 
 def _by_radix(top: _Top) -> list[Any]:
-    """Sort indices by a byte of the keys at a time, the lowest first, each pass stable, and take the first."""
-    k, unsigned = top.k, f"uint{_bits(top.key)}"
+    """Select the best, in the order of their indices, and sort these by a byte of the keys at a time, the lowest first,
+    each pass stable."""
+    k, bits, unsigned = top.k, _bits(top.key), f"uint{_bits(top.key)}"
     # The best comes first: bits of keys are inverted, but for the sign, whose order is the other one.
-    flip = tirx.const((1 << _bits(top.key)) - 1 >> (0 if top.key.startswith("u") else 1), unsigned)
+    flip = tirx.const((1 << bits) - 1 >> (0 if top.key.startswith("u") else 1), unsigned)
 
     def sort_all(buffers: Sequence[Any], given: Sequence[Sequence[Any]], row: Any) -> None:
-        source, values, indices, *orders = buffers
+        source, values, indices, keys, *orders = buffers
         number = given[0][1]
         base = T.bind(row * number)
+        wanted = tirx.min(k, number)
+        with T.serial(0, number) as i:
+            keys[base + i] = top.key_of(source[base + i])
+        if same(k, number):
+            with T.serial(0, number) as i:
+                orders[1][base + i] = i.astype(top.index)
+        else:
+            _select(top, keys, orders[1], base, number, wanted)
         starts, total = _local(top.index, BUCKETS), _local(top.index)
         one = tirx.const(1, top.index)
 
         def bucket(i: Any, number_of_byte: int) -> Any:
-            bits = tirx.reinterpret(unsigned, top.key_of(source[base + i])) ^ flip
-            shifted = bits >> tirx.const(8 * number_of_byte, unsigned)
+            shifted = (tirx.reinterpret(unsigned, keys[base + i]) ^ flip) >> tirx.const(8 * number_of_byte, unsigned)
             return (shifted & tirx.const(BUCKETS - 1, unsigned)).astype("int64")
 
-        for number_of_byte in range(_bits(top.key) // 8):
+        for number_of_byte in range(bits // 8):
             before, after = orders[(number_of_byte + 1) % 2], orders[number_of_byte % 2]
-
-            def element(i: Any, first: bool = number_of_byte == 0, before: Any = before) -> Any:
-                return i if first else before[base + i].astype("int64")
-
             with T.serial(0, BUCKETS) as i:
                 starts[i] = tirx.const(0, top.index)
-            with T.serial(0, number) as i:
-                here = T.bind(bucket(i, number_of_byte))
+            with T.serial(0, wanted) as i:
+                here = T.bind(bucket(before[base + i].astype("int64"), number_of_byte))
                 starts[here] = starts[here] + one
             total[0] = tirx.const(0, top.index)
             with T.serial(0, BUCKETS) as i:
                 total[0] = total[0] + starts[i]
                 starts[i] = total[0] - starts[i]
-            with T.serial(0, number) as i:
-                chosen = T.bind(element(i))
+            with T.serial(0, wanted) as i:
+                chosen = T.bind(before[base + i].astype("int64"))
                 here = T.bind(bucket(chosen, number_of_byte))
                 after[base + starts[here].astype("int64")] = chosen.astype(top.index)
                 starts[here] = starts[here] + one
-        ordered = orders[(_bits(top.key) // 8 + 1) % 2]
+        ordered = orders[(bits // 8 + 1) % 2]
         with T.serial(0, k) as i:
             chosen = T.bind(ordered[base + tirx.min(i, number - 1)].astype("int64"))
             values[row * k + i] = source[base + chosen]
             indices[row * k + i] = chosen
 
     def shapes(x: Any) -> tuple[Any, list[tuple[list[Any], str]]]:
-        return x.shape[0], [*top.results, (list(x.shape), top.index), (list(x.shape), top.index)]
+        rows = list(x.shape)
+        return rows[0], [*top.results, (rows, top.key), (rows, top.index), (rows, top.index)]
 
     return emit_rows(top.builder, "top_k", [top.data], shapes, sort_all)[:2]
+
+
+def _select(top: _Top, keys: Any, chosen: Any, base: Any, number: Any, wanted: Any) -> None:
+    """Write the indices of the ``wanted`` greatest keys of a row, of equal ones the first, in order."""
+    bits, unsigned = _bits(top.key), f"uint{_bits(top.key)}"
+    sign = tirx.const(0 if top.key.startswith("u") else 1 << (bits - 1), unsigned)
+    least, bit = _local(unsigned), _local(unsigned)  # of the keys that are taken, as unsigned numbers of their order
+    count, place = _local(top.index), _local(top.index)
+    some, zero = wanted.astype(top.index), tirx.const(0, top.index)
+    least[0] = tirx.const(0, unsigned)
+    bit[0] = tirx.const(1 << (bits - 1), unsigned)
+    count[0] = number.astype(top.index)
+    with T.While(tirx.all(bit[0] != tirx.const(0, unsigned), count[0] != some)):
+        higher = T.bind(least[0] | bit[0])
+        limit = T.bind(tirx.reinterpret(top.key, higher ^ sign))
+        count[0] = zero
+        with T.serial(0, number) as i:
+            count[0] = count[0] + (keys[base + i] >= limit).astype(top.index)
+        with T.If(count[0] >= some), T.Then():
+            least[0] = higher
+        bit[0] = bit[0] >> tirx.const(1, unsigned)
+    limit = T.bind(tirx.reinterpret(top.key, least[0] ^ sign))
+    count[0] = some  # how many are equal to the last
+    with T.serial(0, number) as i:
+        count[0] = count[0] - (keys[base + i] > limit).astype(top.index)
+    place[0] = zero
+    with T.serial(0, number) as i:
+        equal = T.bind(tirx.all(keys[base + i] == limit, count[0] > zero).astype(top.index))
+        chosen[base + place[0].astype("int64")] = i.astype(top.index)
+        place[0] = place[0] + (keys[base + i] > limit).astype(top.index) + equal
+        count[0] = count[0] - equal
 
 
 def _local(dtype: str, extent: int = 1) -> Any:

@@ -15,8 +15,8 @@ from tests.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of
 
 pytestmark = pytest.mark.slow
 
-# Elements of a row and how many are selected: the best one, by insertion, by sorting.
-SIZES = [(5, 5), (40, 3), (300, 20), (300, 280), (1500, 64), (1500, 100), (1024, 1), (7, 1)]
+# Elements of a row and how many are selected: the best one, by insertion, by selection and sorting, all.
+SIZES = [(5, 5), (40, 3), (300, 20), (300, 280), (1500, 64), (1500, 100), (90, 90), (1024, 1), (7, 1)]
 
 
 def test_the_best_of_rows(tmp_path: Path) -> None:
