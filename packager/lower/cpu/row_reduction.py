@@ -15,7 +15,12 @@ from tvm.s_tir import ScheduleError
 from packager.lower.blocks import kinds, variables
 
 # Partial results, best first: four 256-bit registers of floats hide the latency of an addition.
-PARTIALS = (32, 16, 8, 4, 7, 6, 5)
+PARTIALS = (32, 40, 48, 56, 24, 16, 8, 4, 7, 6, 5)
+
+
+def partials_of(count: int) -> int:
+    """Return how many partial results a reduction of so many elements has; 0 if no vector divides them."""
+    return next((n for n in PARTIALS if count % n == 0 and count >= 2 * n), 0)
 
 
 def reduce_rows(sch: s_tir.Schedule, block: Any) -> None:
@@ -25,13 +30,15 @@ def reduce_rows(sch: s_tir.Schedule, block: Any) -> None:
         raise ScheduleError("loops and block variables do not correspond")
     spatial = [loop for loop, kind in zip(loops, found, strict=True) if kind == tirx.IterVar.DataPar]
     reduced = [loop for loop, kind in zip(loops, found, strict=True) if kind == tirx.IterVar.CommReduce]
-    if not spatial or loops != [*spatial, *reduced] or not _reads_rows(sch, block):
+    if loops != [*spatial, *reduced] or not _reads_rows(sch, block):
         raise ScheduleError("no row reduction")
+    if not spatial:  # a single row
+        spatial = [sch.add_unit_loop(loops[0])]
     extents = [sch.get(loop).extent for loop in reduced]
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         raise ScheduleError("rows of symbolic extents")
     count = math.prod(map(int, extents))
-    partials = next((n for n in PARTIALS if count % n == 0 and count >= 2 * n), 0)
+    partials = partials_of(count)
     if not partials:
         raise ScheduleError("rows that no vector divides")
     whole = sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]

@@ -1,8 +1,8 @@
-"""Splits sums of many contiguous elements into partial sums, for vectors and for accuracy.
+"""Splits sums of many contiguous elements into sums of blocks, which are then added up.
 
-A sum that one number accumulates takes an addition's latency for each element, and its rounding error grows with their
-number. Sums of 16 lanes, of at most ``STEPS`` steps at a time, are the blocked summation of N. J. Higham, "The accuracy
-of floating point summation" (1993).
+The rounding error of a sum grows with the number of its steps. Sums of blocks are the blocked summation of N. J.
+Higham, "The accuracy of floating point summation" (1993). The schedule computes each block in vectors of partial sums
+(``lower/cpu/row_reduction.py``), which is why blocks are whole vectors.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.graph.dataflow import extents_of, shape_of
 from packager.graph.rewrite import with_main
+from packager.lower.cpu.row_reduction import PARTIALS, partials_of
 
-LANES, STEPS = 16, 64
+# Elements of a block: as many steps of each partial sum as there are partial sums, which are added up one by one.
+LANES = PARTIALS[0]
+BLOCK = LANES * LANES
 # Shorter sums stay as they are.
-MIN_ELEMENTS = 64
+MIN_ELEMENTS = 2 * LANES
 SUMS = ("relax.sum", "relax.mean")
 DTYPES = ("float32", "float64")
 
@@ -59,18 +62,27 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
         emit, axis = self.builder_.emit, len(outer)
         if count < MIN_ELEMENTS:
             return emit(relax.op.sum(data, axis=[axis]))
-        steps = STEPS if count >= LANES * STEPS else count // LANES
-        blocks, rest = divmod(count, LANES * steps)
+        block = _block(count)
+        blocks, rest = divmod(count, block)
+        split = [*outer, *([blocks] if blocks > 1 else []), block]
         rows = emit(relax.op.reshape(data, [*outer, count])) if rest else data
         head = emit(_slice(rows, axis, 0, count - rest)) if rest else data
-        shape = [*outer, blocks, steps, LANES] if blocks > 1 else [*outer, steps, LANES]
-        lanes = emit(relax.op.sum(emit(relax.op.reshape(head, shape)), axis=[len(shape) - 2]))
-        if blocks > 1:
-            lanes = emit(relax.op.sum(lanes, axis=[axis]))
-        total = emit(relax.op.sum(lanes, axis=[axis]))
+        parts = emit(relax.op.sum(emit(relax.op.reshape(head, split)), axis=[len(split) - 1]))
+        total = self._sum(parts, outer, blocks) if blocks > 1 else parts
         if not rest:
             return total
         return emit(relax.op.add(total, self._sum(emit(_slice(rows, axis, count - rest, count)), outer, rest)))
+
+
+def _block(count: int) -> int:
+    """Return the elements of a block: of what divides ``count``, the largest one of the best vectors.
+
+    Where nothing does, elements are left after whole blocks, and copied to be added up.
+    """
+    sizes = [size for size in range(LANES, min(BLOCK, count) + 1) if count % size == 0 and partials_of(size)]
+    if not sizes:
+        return min(BLOCK, count - count % LANES)
+    return min(sizes, key=lambda size: (PARTIALS.index(partials_of(size)), -size))
 
 
 def _slice(rows: Any, axis: int, begin: int, end: int) -> Any:
