@@ -2,34 +2,13 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-pk_driver_t pk_driver;
+#include "dynamic_linker.h"
 
-/* As in pool.c: these were in libdl.so.2 before glibc 2.34. A program that has opened the bundle has them; where it is
- * not in sight, they are NULL. */
-#ifdef PK_SHARED
-#ifdef __aarch64__
-#define OLD_GLIBC "GLIBC_2.17"
-#else
-#define OLD_GLIBC "GLIBC_2.2.5"
-#endif
-extern void *pk_dlopen(const char *name, int flags) __attribute__((weak, visibility("default")));
-extern void *pk_dlsym(void *library, const char *symbol) __attribute__((weak, visibility("default")));
-extern char *pk_dlerror(void) __attribute__((weak, visibility("default")));
-__asm__(".symver pk_dlopen, dlopen@" OLD_GLIBC);
-__asm__(".symver pk_dlsym, dlsym@" OLD_GLIBC);
-__asm__(".symver pk_dlerror, dlerror@" OLD_GLIBC);
-static int have_dl(void) { return pk_dlopen && pk_dlsym && pk_dlerror; }
-#else
-#define pk_dlopen dlopen
-#define pk_dlsym dlsym
-#define pk_dlerror dlerror
-static int have_dl(void) { return 1; }
-#endif
+pk_driver_t pk_driver;
 
 /* One text: an array of pointers would cost a relocation each. In the order of pk_driver_t. */
 static const char symbols[] =
@@ -53,7 +32,7 @@ static const char *find_functions(void *library, pk_driver_t *driver) {
 /* The library stays open until the process ends: it has threads and handlers of its own and does not survive being
  * unloaded. Opening it again, by a bundle that is loaded again, only counts. */
 static int32_t open_library(void) {
-  if (!have_dl()) {
+  if (!pk_have_dl()) {
     return pk_fail(NULL, PACKAGER_ERROR_DRIVER,
                    "this program has no dlopen, which libcuda.so.1 is opened with: link it "
                    "with -ldl");

@@ -77,6 +77,12 @@ def _components(manifest: Manifest) -> Iterator[Component]:
         yield Component(
             name=name, bom_ref=f"needed/{name}", scope=ComponentScope.EXCLUDED, description="of the machine it runs on"
         )
+    for required in manifest.requirements.libraries:
+        names = " or ".join(required.sonames)
+        yield Component(
+            name=required.sonames[0], bom_ref=f"opened/{required.symbol}", scope=ComponentScope.EXCLUDED,
+            description=f"of the machine it runs on: sessions open {names}, of version {required.least} or newer",
+        )  # fmt: skip
 
 
 def _tools(manifest: Manifest) -> Iterator[Component]:

@@ -49,7 +49,7 @@ def compare(name: str, actual: Array, expected: Array, rtol: float, atol: float)
     )
 
 
-def run_golden(path: Path) -> list[str]:
+def run_golden(path: Path, libraries: Sequence[str | Path] | None = None) -> list[str]:
     """Load a bundle in this process and run all cases; return the differences. Raises PackagerError."""
     from packager.deploy.load.loader import load  # verify without --run must not need ctypes
 
@@ -59,7 +59,7 @@ def run_golden(path: Path) -> list[str]:
         return []
     cases = decode_golden(read_section(bundle_file, GOLDEN_SECTION), manifest)
     problems = []
-    with load(path) as bundle:
+    with load(path, libraries=libraries) as bundle:
         for index, case in enumerate(cases):
             with bundle.session() as session:  # a new session: initial states
                 results = session.run(case.inputs, entry=case.entry)
@@ -70,8 +70,11 @@ def run_golden(path: Path) -> list[str]:
     return problems
 
 
-def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
-    """Run the golden pairs of a bundle in a subprocess; ``timeout`` is in seconds."""
+def golden_findings(
+    bundle: BundleFile, timeout: float, libraries: Sequence[str | Path] | None = None
+) -> Iterator[Finding]:
+    """Run the golden pairs of a bundle in a subprocess; ``timeout`` is in seconds, ``libraries`` as in
+    ``packager.load``."""
 
     def finding(aspect: str, what: str, why: str, hint: str) -> Finding:
         return error(f"run.{aspect}", what, where=str(bundle.path), why=why, hint=hint)
@@ -79,7 +82,8 @@ def golden_findings(bundle: BundleFile, timeout: float) -> Iterator[Finding]:
     with temporary_folder("verify") as folder:
         result_file = folder / "result.json"
         try:
-            process = _start_apart(["verify", str(bundle.path.absolute()), str(result_file)], timeout)
+            folders = "" if libraries is None else json.dumps([str(folder) for folder in libraries])
+            process = _start_apart(["verify", str(bundle.path.absolute()), str(result_file), folders], timeout)
         except subprocess.TimeoutExpired:
             yield finding("timeout", f"not done after {timeout:g} s", "it hangs or is slow", "raise --timeout")
             return
@@ -151,7 +155,7 @@ def _main(
     result: dict[str, Any] = {"error": None, "hint": None, "problems": []}
     try:
         if mode == "verify":
-            result["problems"] = run_golden(Path(path))
+            result["problems"] = run_golden(Path(path), json.loads(given) if given else None)
         else:
             _compute(Path(path), Path(given), Path(computed), entry)
     except PackagerError as failure:

@@ -71,7 +71,7 @@ def verify(
             _runs(manifest, target, described is not None),
         ),
     ]
-    outcomes.append(_run(bundle, [found for _, group in outcomes for found in group], run, timeout))
+    outcomes.append(_run(bundle, [found for _, group in outcomes for found in group], run, timeout, libraries))
     return _result(path, outcomes)
 
 
@@ -143,7 +143,9 @@ def _outcome(name: str, findings: Iterable[Finding], note: str) -> tuple[Check, 
     return Check(name, "failed" if failed else "passed", note), found
 
 
-def _run(bundle: BundleFile, earlier: list[Finding], run: bool, timeout: float) -> tuple[Check, list[Finding]]:
+def _run(
+    bundle: BundleFile, earlier: list[Finding], run: bool, timeout: float, folders: Sequence[str | Path] | None
+) -> tuple[Check, list[Finding]]:
     golden = bundle.manifest.golden
     if not run:
         return Check("run", "skipped", "not asked for: --run"), []
@@ -155,4 +157,4 @@ def _run(bundle: BundleFile, earlier: list[Finding], run: bool, timeout: float) 
         return Check("run", "skipped", "not run because of the findings above"), []
     from packager.deploy.verify.golden import golden_findings  # needs numpy
 
-    return _outcome("run", golden_findings(bundle, timeout), f"{golden.cases} golden pairs")
+    return _outcome("run", golden_findings(bundle, timeout, folders), f"{golden.cases} golden pairs")

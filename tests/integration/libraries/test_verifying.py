@@ -16,6 +16,7 @@ from graphs import graph, save
 
 import packager
 from packager.bundle.reader import read_bundle
+from packager.deploy.trust.sbom import bill_of_materials
 from packager.deploy.verify.machine import Machine, this_machine
 from packager.errors import BackendError, BundleError
 from tests.artifact.mutants import resealed
@@ -131,6 +132,7 @@ MUTANTS: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["needed", "optional", "archive"])
 @pytest.mark.parametrize("change", MUTANTS)
 def test_hostile_manifests_do_not_verify(change: str, name: str, bundles: dict[str, Path], tmp_path: Path) -> None:
@@ -237,3 +239,20 @@ def test_copies_are_put_beside_the_bundle(cli: Cli, tmp_path: Path) -> None:
     assert "exists and is another file" in other.stderr
     static = build("--static", "--prefix", "m", "--copy-libraries", env=path)
     assert "an archive has no folder" in static.stderr
+
+
+def test_golden_pairs_run_with_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save(graph(MODEL), tmp_path / "m.onnx")
+    folder = make_library(tmp_path / "here")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    bundle = packager.build(model, tmp_path / "m.so", targets=["llvm", "loader"], golden=1)
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    policy = tmp_path / "policy.toml"
+    policy.write_text('schema_version = 1\nname = "p"\n')
+    refused = findings(bundle, run=True, libraries=[], policy=str(policy))
+    assert "machine.library" in refused
+    assert not findings(bundle, run=True, libraries=[folder], policy=str(policy))
+    pytest.importorskip("cyclonedx")
+    named = {item["name"]: item for item in bill_of_materials(packager.inspect(bundle))["components"]}
+    assert named["libacme.so.2"]["scope"] == "excluded"
+    assert "libacme.so.2 or libacme.so.1, of version 2.1 or newer" in named["libacme.so.2"]["description"]
