@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Columns per pass over the rows.
 SPAN = 4 * BAND
+# Columns of which the last panel may be copied to where it goes: of fewer, epilogues are as fast after.
+LEAST_COPIED = 3 * COLUMNS
 # Weights that fit the shared cache.
 HELD = 1 << 22
 # The minimum number of units, if narrower bands reach it: threads cannot balance a few.
@@ -134,7 +136,8 @@ def _finish(sizes: Product, stage: Stage, anchor: Operation, kind: Kind) -> Fini
     if kind.name != "f32" or sizes.target or sizes.other or not sizes.row.endswith("first + r"):
         return None
     is_one_pass = data.passes == "1" if data.passes else isinstance(steps, int) and steps <= data.chunk
-    if not is_one_pass and not (isinstance(columns, int) and columns % COLUMNS == 0):
+    is_whole = isinstance(columns, int) and columns % COLUMNS == 0
+    if not is_whole and not (is_one_pass and isinstance(columns, int) and columns >= LEAST_COPIED):
         return None
     return find_finish(stage, anchor)
 
