@@ -65,6 +65,7 @@ def test_random_models_and_targets(seed: int, tmp_path: Path) -> None:
     check(seed, 12, tmp_path)
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_larger_random_models_and_targets(seed: int, tmp_path: Path) -> None:
     check(seed, 30, tmp_path)
