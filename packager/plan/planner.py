@@ -23,6 +23,7 @@ from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
+from packager.plan.alternatives import write_to_outputs
 from packager.plan.arena import Buffer, allocate
 from packager.plan.branches import assign_branches
 from packager.plan.buckets import gather_variants
@@ -126,6 +127,7 @@ class _Planner(Values):
         results = {name: self._value(result) for name, result in results.items()}
         outputs, copies = self._bind_results(entry, results, kept)
         assign_branches(entry, self.calls, self.marks, [*results.values(), *self.control_flow.used()])
+        copies = write_to_outputs(self.calls, copies)
         removed = {*states, *computed}
         return PlannedEntry(
             entry=entry,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,23 @@ def test_one_target_has_the_code_generator_as_its_alternative(model: Path, tmp_p
     bundle = build(model, tmp_path / "chain.so", targets=["llvm", LIBRARY])
     ways = {way.name for choice in placement_of(bundle).choices for way in choice.alternatives}
     assert ways == {"spinlib(sin)", "llvm(sin)", "spinlib(cos)", "llvm(cos)"}
+
+
+def test_an_output_is_written_by_each_alternative(tmp_path: Path) -> None:
+    """Without a copy behind the choice; where the model reads the output further on, too."""
+    path = tmp_path / "twice.onnx"
+    text = "chain (float[64] x) => (float[64] y, float[64] z) { a = Sin (x) y = Sinh (a) z = Cosh (y) }"
+    path.write_bytes(parse(text).SerializeToString())
+    targets = ["llvm", "spinlib -us=sinh:10,cosh:10"]
+    bundle = build(path, tmp_path / "twice.so", targets=targets, keep_workdir=tmp_path / "work")
+    steps = json.loads((tmp_path / "work" / "4-plan.json").read_text())["steps"]
+    assert [step for step in steps if "symbol" not in step] == []
+    first, *others = run_all(bundle)
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-5, atol=1e-6)
+    inputs = {"x": np.linspace(0, 1, 64, dtype=np.float32)}
+    with packager.load(bundle) as loaded:
+        found = loaded.run(inputs)
+    wanted = np.sinh(np.sin(inputs["x"]))
+    np.testing.assert_allclose(found["y"], wanted, rtol=1e-5)
+    np.testing.assert_allclose(found["z"], np.cosh(wanted), rtol=1e-5)
