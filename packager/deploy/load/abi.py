@@ -174,8 +174,8 @@ HINTS: dict[int, str] = {
     Status.KERNEL: "this is a bug of the backend that compiled the primitive function",
     Status.CONSTANT: "build again with --constants to give it new data",
     Status.DRIVER: "`packager machine` shows the driver and the GPUs; install a driver that is new enough",
-    Status.LIBRARY: "give its folder (packager.load(..., libraries=[...])), or put the file beside the bundle; "
-    "`packager verify` says what is missing",
+    Status.LIBRARY: "give its folder (packager.load(..., libraries=[...]), --libraries FOLDER), or put the file beside "
+    "the bundle; `packager verify` says what is missing",
     Status.GPU: "the process must be started again; launch_blocking=True tells which primitive function faulted",
 }
 
