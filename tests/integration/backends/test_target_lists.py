@@ -69,6 +69,7 @@ def test_packagers_own_kinds(cli: Cli) -> None:
         "llvm",
         "cuda",
         "cutlass",
+        "cublas",
         "ccompiler",
         "external",
     ]
