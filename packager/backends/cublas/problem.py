@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from packager.backends.cublas.options import CublasOptions
 from packager.backends.problem_calls import ProblemCall, ProblemMemory, bias_parameter
@@ -13,7 +12,7 @@ from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.products.conv2d import read_geometry
 from packager.graph.products.epilogues import Chain
-from packager.graph.products.matmul import MatmulProblem, bias_fits, pack_columns, read_matmul
+from packager.graph.products.matmul import MatmulProblem, Product, bias_fits, pack_columns, read_matmul
 from packager.ir.primitives import Packing, Parameter
 
 TYPES = {"float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float32": "CUDA_R_32F"}
@@ -23,23 +22,13 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True)
-class CublasProblem:
-    """``a`` [batch, rows, depth] times ``b``, with the epilogue of ``chain``.
+class CublasProblem(Product):
+    """A product that the library computes.
 
-    ``batch`` and ``rows`` are extents to multiply; ``batch`` is empty if all rows share one matrix. ``layout`` is that
-    of each matrix of b: ``nk`` [columns, depth], ``kn`` [depth, columns], or ``packed``, a constant [depth, columns]
-    that the bundle has as [columns, depth].
+    ``layout`` is that of each matrix of b: ``nk`` [columns, depth], ``kn`` [depth, columns], or ``packed``, a constant
+    [depth, columns] that the bundle has as [columns, depth].
     """
 
-    a: Any
-    b: Any
-    chain: Chain
-    dtype: str
-    out: str
-    batch: tuple[Any, ...]
-    rows: tuple[Any, ...]
-    columns: Any
-    depth: Any
     layout: str
 
 

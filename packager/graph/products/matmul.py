@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MatmulProblem:
+class Product:
     """``a`` [batch, rows, depth] times ``b`` [batch, depth, columns], with the epilogue of ``chain``.
 
-    ``batch`` and ``rows`` are extents to multiply; ``batch`` is empty if all rows share one matrix. ``constant`` is
-    whether b is a constant with known extents.
+    ``batch`` and ``rows`` are extents to multiply; ``batch`` is empty if all rows share one matrix.
     """
 
     a: Any
@@ -30,6 +29,12 @@ class MatmulProblem:
     rows: tuple[Any, ...]
     columns: Any
     depth: Any
+
+
+@dataclass(frozen=True)
+class MatmulProblem(Product):
+    """A matmul; ``constant`` is whether b is a constant with known extents."""
+
     constant: bool
 
 
