@@ -157,7 +157,6 @@ def test_candidates_are_measured_with_the_choices(tmp_path: Path) -> None:
         ("spin sinh 65536", "fast"),
     }
     assert {tuned.before for tuned in result.functions} == {"slow"}
-    assert all(tuned.gain_us > 0 for tuned in result.functions)
     bound = tmp_path / "bound.so"
     with bound.open("wb") as stream:
         write_selected(trial, stream, by_records(packager.inspect(trial).manifest, result.records))
