@@ -1,5 +1,7 @@
 """Backends that take stated times: what is the fastest placement of a model is known, whatever machine measures it.
 
+Times are processor time of the thread, by which runs of one thread are measured: other load counts in neither.
+
 They compute sin, cos, sinh and cosh of values up to 3 by their series, which takes less time than TVM's calls of the C
 library, and spin until the time of the operator is over. ``spina`` and ``spinb`` take operator by operator; an operator
 can be faster right behind another one of the same backend (``after``), as with a pipeline that is kept warm, so that
@@ -44,7 +46,7 @@ HEAD = """
 static int64_t ended;  /* when the last function of this backend did */
 static int64_t now(void) {
   struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 """
