@@ -1,4 +1,4 @@
-"""Finds which loaded libraries the calls of a plan use, and which placement choices can do without them."""
+"""Finds which loaded libraries the calls of a plan use, and checks that placement choices can do without them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from packager.bundle.requirements import LibraryRequirement
+from packager.errors import BackendError
 from packager.ir.call_plan import Call, CallPlan, Digit
 from packager.ir.link_plan import LibraryUse, LoadedLibraries, PreparedLibrary
 from packager.ir.primitives import BackendOutput, LoadedLibrary
@@ -32,6 +33,7 @@ def plan_loaded_libraries(
     """Return the libraries that a plan's calls use, in the order of their declarations, and the uses of each.
 
     A call that belongs to several choices is a use by the first: without its alternative the call is not made.
+    Raises BackendError for a choice whose fallback calls a library.
     """
     declared = {library.symbol: library for one in prepared for library in one.loaded_libraries}
     called = libraries_of_functions(backends)
@@ -86,14 +88,21 @@ def _place(call: Call) -> list[tuple[int, int]]:
 
 
 def _fallbacks(plan: CallPlan, with_library: set[tuple[int, int]]) -> tuple[int | None, ...]:
-    """Return for each choice an alternative without libraries, if another one has some: the one that placement names,
-    else the first."""
+    """Return the fallbacks that placement has decided on, of choices with an alternative that calls a library.
+
+    Raises BackendError if a fallback calls one.
+    """
     fallbacks: list[int | None] = []
     for number, choice in enumerate(plan.choices):
-        without = [index for index in range(len(choice.alternatives)) if (number, index) not in with_library]
-        named = [] if choice.fallback is None else [choice.fallback]
-        best = [index for index in (*named, *without) if index in without]
-        fallbacks.append(best[0] if best and len(without) < len(choice.alternatives) else None)
+        calling = {index for of, index in with_library if of == number}
+        if choice.fallback in calling:
+            way = choice.alternatives[choice.fallback]
+            raise BackendError(
+                f"{', '.join(way.backends)}: {way.name} of {choice.problem} calls a loaded library, and is the "
+                "fallback of alternatives that do",
+                hint="a backend whose code calls a library says so by `needs_library`: docs/writing-a-backend.md",
+            )
+        fallbacks.append(choice.fallback if calling else None)
     return tuple(fallbacks)
 
 

@@ -50,7 +50,7 @@ class Turns:
     def _compare(self, selections: Sequence[Mapping[str, str]], rounds: int) -> NDArray[np.float64]:
         times = np.empty((rounds, len(selections)))
         with ExitStack() as stack:
-            sessions = [stack.enter_context(self._session(selection)) for selection in selections]
+            sessions = [stack.enter_context(self.session(selection)) for selection in selections]
             runs = [session.bind(self.inputs, self.outputs, self.stream) for session in sessions]
             for run in runs:  # the first captures
                 run()
@@ -64,10 +64,11 @@ class Turns:
 
     def calls(self, selection: Mapping[str, str]) -> Counter[str]:
         """Return how often a run with this selection calls each primitive function."""
-        with self._session(selection) as session:
+        with self.session(selection) as session:
             return Counter(step.symbol for step in session.profile(self.inputs, outputs=self.outputs))
 
-    def _session(self, selection: Mapping[str, str]) -> Session:
+    def session(self, selection: Mapping[str, str]) -> Session:
+        """Return a new session of the bundle with a selection. Raises RunError, UsageError for unknown names."""
         graph = "on" if self.bundle.on_cuda else "auto"
         return self.bundle.session(device=self.device, graph=graph, selection=selection)
 

@@ -57,6 +57,12 @@ class Region:
             return [alternative]
         return [alternative, self.fallback]
 
+    def fallback_among(self, alternatives: Sequence[int]) -> int | None:
+        """Return the position of the fallback in a list of alternatives, None if none of them needs a library."""
+        if self.loading.isdisjoint(alternatives) or self.fallback not in alternatives:
+            return None
+        return alternatives.index(self.fallback)
+
 
 # Which alternatives to link, by number, of each class of a model with this hash. The first is the one in use.
 Choose = Callable[[str, Sequence[Region]], Sequence[Sequence[int]]]
@@ -162,6 +168,7 @@ def _record(rule: Rule, found: Choices, chosen: Sequence[Sequence[int]], revisio
             regions=found.regions[number].regions,
             alternatives=tuple(found.regions[number].alternatives[a] for a in chosen[number]),
             chosen=0,
+            fallback=found.regions[number].fallback_among(chosen[number]),
         )
         for index, number in enumerate(several)
     )

@@ -15,7 +15,8 @@ from acme import make_library
 from graphs import graph, save
 
 import packager
-from packager.errors import PackagerWarning, RunError, UsageError
+from packager.deploy.measure.tune import tune
+from packager.errors import BackendError, PackagerWarning, RunError, UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trial of MODEL: it has alternatives with and without a library."""
     model = save(graph(MODEL), tmp_path_factory.mktemp("model") / "m.onnx")
-    loader = f"loader -sonames={NEVER},{LATER}"
+    loader = f"loaderopt -sonames={NEVER},{LATER}"
     return packager.build(model, model.with_name("trial.so"), targets=[loader, "llvm"], place="trial")
 
 
@@ -176,7 +177,7 @@ def test_the_manifest_says_what_can_be_done_without(trial: Path) -> None:
     for choice in manifest.choices:
         assert choice.fallback is not None
         assert not choice.alternatives[choice.fallback].libraries
-        assert all(way.libraries == ("loader_acme",) * ("loader" in way.name) for way in choice.alternatives)
+        assert all(way.libraries == ("loaderopt_acme",) * ("loader" in way.name) for way in choice.alternatives)
 
 
 def test_a_session_does_without(trial: Path) -> None:
@@ -196,6 +197,30 @@ def test_a_selection_that_needs_a_missing_library_is_refused(trial: Path) -> Non
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             loaded.session(selection=without)
+
+
+def test_a_fallback_that_calls_a_library_is_an_error_of_its_backend(tmp_path: Path) -> None:
+    model = save(graph(MODEL), tmp_path / "m.onnx")
+    with pytest.raises(BackendError, match=r"loader: loader\(sin\) of sin .* calls a loaded library, and is the fall"):
+        packager.build(model, tmp_path / "m.so", targets=["loaderopt", "loader", "llvm"])
+
+
+def test_tune_leaves_out_what_calls_a_missing_library(tmp_path: Path) -> None:
+    """The plans that call it are measured with their fallbacks, as sessions run them."""
+    model = save(graph(MODEL), tmp_path / "m.onnx")
+    targets = [f"loaderopt -sonames={NEVER},{LATER}", "spina -us=sin:1", "llvm"]
+    trial = packager.build(model, tmp_path / "trial.so", targets=targets, place="trial")
+    lines: list[str] = []
+    with pytest.warns(PackagerWarning, match="slower alternatives are used"):
+        found = tune(trial, rounds=3, libraries=[], progress=lines.append).placement
+    assert found is not None
+    note = f"alternatives that call a missing library are left out: {NEVER} or {LATER} of version 2.1 or newer"
+    assert found.warnings[0].startswith(note)
+    assert lines[0].startswith(f"note: {note}")
+    names = [way.name for choice in found.choices for way in choice.alternatives]
+    assert sorted(names) == ["llvm(cos)", "llvm(sin)", "spina(sin)"]
+    assert {choice.chosen for choice in found.choices} <= set(names)
+    assert "loaderopt > spina" in {plan.name for plan in found.plans}
 
 
 def test_an_optional_library_is_used_where_it_is_found(trial: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     return {
         "needed": build("needed.so", "llvm", loader),
-        "optional": build("optional.so", loader, "llvm", place="trial"),
+        "optional": build("optional.so", "loaderopt -chosen_with=2.1.3", "llvm", place="trial"),
         "archive": build("libarchive.a", "llvm", loader, static=True, prefix="m"),
         "none": build("none.so", "llvm"),
     }

@@ -28,10 +28,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Space:
-    """All vectors: choices in the order of the run, then functions. The first plan is the reference of all times."""
+    """All vectors: choices in the order of the run, then functions. The first plan is the reference of all times.
+
+    ``now`` is what the bundle runs before it is measured..
+    """
 
     places: tuple[Place, ...]
     plans: tuple[Plan, ...]
+    now: Vector = ()
 
     def __post_init__(self) -> None:
         if not self.plans:

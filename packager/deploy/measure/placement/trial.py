@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from packager.bundle.manifest import Manifest
+from packager.bundle.selection import PlacementChoice
 from packager.bundle.tuning_records import MeasuredPlacement
 from packager.deploy.load.selection import placement_revision
 from packager.deploy.measure.candidates import Tuned, record_of, tunable
 from packager.deploy.measure.placement.journal import Journal, Subject
 from packager.deploy.measure.placement.result import AlternativeTime, ChoiceTimes, PlacementResult, PlanTime
 from packager.deploy.measure.placement.search import Effort, Found, Measured, search
+from packager.deploy.measure.placement.sessions import Calls, SessionTimer, missing_libraries, most_sessions
 from packager.deploy.measure.placement.space import Place, Plan, Space, Vector
-from packager.deploy.measure.placement.timing import MOST_AT_ONCE, Batch, Timer
+from packager.deploy.measure.placement.timing import Timer
 from packager.deploy.measure.turns import Turns
 
 AS_IT_IS = "as it is"
 """Name of the plan that is the bundle's own selection, if it is none of the others."""
-GPU_ARENAS = 2**33
-"""Bytes of the arenas of all sessions that are measured in turns on a GPU; on the host, half of the free memory."""
 
 
 def measure_placement(
@@ -36,8 +35,12 @@ def measure_placement(
     that does not fit, RunError.
     """
     manifest = turns.bundle.manifest
-    space = space_of(manifest)
-    timer: Timer = _Sessions(turns, space)
+    missing = missing_libraries(turns)
+    notes = tuple(f"alternatives that call a missing library are left out: {why}" for why in missing.values())
+    for note in notes:
+        progress(f"note: {note}")
+    space = space_of(manifest, missing)
+    timer: Timer = SessionTimer(turns, space)
     subject = Subject(manifest.content_sha256, turns.clock.name, threads, effort.seed)
     with ExitStack() as stack:
         kept = None if journal is None else stack.enter_context(Journal(journal, subject, timer))
@@ -50,54 +53,58 @@ def measure_placement(
                 effort,
                 progress=progress,
                 calls=lambda vector: _calls(turns, space, vector),
-                most_at_once=_most_sessions(turns),
+                most_at_once=most_sessions(turns),
             )
         except KeyboardInterrupt:
             if kept is not None:
                 progress(f"{kept.batches} measurements are kept in {journal}: the same command goes on")
             raise
-    return _result(manifest, space, found, threads), _tuned(turns, space, found)
+    return _result(manifest, space, found, threads, notes), _tuned(turns, space, found)
 
 
-def space_of(manifest: Manifest) -> Space:
+def space_of(manifest: Manifest, missing: Collection[Calls] = ()) -> Space:
     """Return the choices of a bundle, then its functions with candidates, those of most operations first.
 
-    Plans are those of the manifest, and the bundle as it is.
+    Alternatives that call one of the ``missing`` sets of libraries are left out: plans have the fallback in place of
+    them, as sessions do. Plans are those of the manifest, and the bundle as it is.
     """
-    choices = [Place(choice.name, tuple(way.name for way in choice.alternatives)) for choice in manifest.choices]
+    choices = [_Usable.of(choice, missing) for choice in manifest.choices]
     functions = tunable(manifest)
     usual = tuple(entry.chosen for entry in functions)
-    plans = [Plan(plan.name, (*plan.digits, *usual)) for plan in manifest.placement.plans] if manifest.placement else []
-    now = _now(manifest)
+
+    def vector(digits: Iterable[int]) -> Vector:
+        return (*(usable.digit(digit) for usable, digit in zip(choices, digits, strict=True)), *usual)
+
+    plans = [Plan(plan.name, vector(plan.digits)) for plan in manifest.placement.plans] if manifest.placement else []
+    now = vector(choice.chosen for choice in manifest.choices)
     if now not in {plan.vector for plan in plans}:
         plans.append(Plan(AS_IT_IS, now))
-    places = (*choices, *(Place(entry.symbol, entry.candidates, is_function=True) for entry in functions))
-    return Space(places, tuple(plans))
+    places = [Place(usable.choice.name, usable.names) for usable in choices]
+    places += [Place(entry.symbol, entry.candidates, is_function=True) for entry in functions]
+    return Space(tuple(places), tuple(plans), now)
 
 
-def _now(manifest: Manifest) -> Vector:
-    """Return the bundle's own selection."""
-    return (*(choice.chosen for choice in manifest.choices), *(entry.chosen for entry in tunable(manifest)))
+@dataclass(frozen=True)
+class _Usable:
+    """A choice, and the numbers of its alternatives that can be run."""
 
+    choice: PlacementChoice
+    numbers: tuple[int, ...]
 
-class _Sessions:
-    """A timer of vectors by sessions of the bundle."""
+    @classmethod
+    def of(cls, choice: PlacementChoice, missing: Collection[Calls]) -> _Usable:
+        ways = enumerate(choice.alternatives)
+        return cls(choice, tuple(number for number, way in ways if frozenset(way.libraries) not in missing))
 
-    def __init__(self, turns: Turns, space: Space) -> None:
-        self._turns = turns
-        self._space = space
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.choice.alternatives[number].name for number in self.numbers)
 
-    def time(self, vectors: Sequence[Vector], rounds: int) -> Batch:
-        start = time.monotonic()
-        times = self._turns.compare([self._space.selection(vector) for vector in vectors], rounds)
-        return Batch(times, time.monotonic() - start)
-
-
-def _most_sessions(turns: Turns) -> int:
-    manifest = turns.bundle.manifest
-    each = manifest.arena_bytes + sum(state.bytes for state in manifest.states) + 1
-    free = GPU_ARENAS if turns.bundle.on_cuda else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return min(free // each, MOST_AT_ONCE)
+    def digit(self, alternative: int) -> int:
+        """Return the digit of an alternative, or that of the fallback where it is left out."""
+        if alternative not in self.numbers and self.choice.fallback is not None:
+            alternative = self.choice.fallback
+        return self.numbers.index(alternative)
 
 
 def _calls(turns: Turns, space: Space, vector: Vector) -> Mapping[int, int]:
@@ -106,7 +113,7 @@ def _calls(turns: Turns, space: Space, vector: Vector) -> Mapping[int, int]:
     return {index: calls.get(place.name, 0) if place.is_function else 1 for index, place in enumerate(space.places)}
 
 
-def _result(manifest: Manifest, space: Space, found: Found, threads: int) -> PlacementResult:
+def _result(manifest: Manifest, space: Space, found: Found, threads: int, notes: tuple[str, ...]) -> PlacementResult:
     assert manifest.placement is not None
     measured = {entry.place: entry for entry in found.places}
     times = {finalist.vector: finalist.us for finalist in found.finalists}
@@ -129,20 +136,21 @@ def _result(manifest: Manifest, space: Space, found: Found, threads: int) -> Pla
         revision=placement_revision(manifest),
         threads=threads,
         choices=tuple(choices),
-        before_us=times[_now(manifest)],
+        before_us=times[space.now],
         us=found.winner.us,
         plan=found.winner.plan,
-        plans=tuple(PlanTime(plan.name, times[plan.vector], _is_single(manifest, plan)) for plan in space.plans),
+        plans=tuple(PlanTime(plan.name, times[plan.vector], _is_single(manifest, space, plan)) for plan in space.plans),
         vectors=found.vectors,
-        warnings=found.warnings,
+        warnings=(*notes, *found.warnings),
     )
 
 
-def _is_single(manifest: Manifest, plan: Plan) -> bool:
+def _is_single(manifest: Manifest, space: Space, plan: Plan) -> bool:
     """Whether a plan uses one backend beside the code generator, or the generator alone."""
     generator = "cuda" if "cuda" in {target["kind"] for target in manifest.targets} else "llvm"
-    used = (c.alternatives[digit].backends for c, digit in zip(manifest.choices, plan.vector, strict=False))
-    return len({kind for kinds in used for kind in kinds} - {generator}) <= 1
+    names = space.selection(plan.vector)
+    ways = (way for choice in manifest.choices for way in choice.alternatives if way.name == names[choice.name])
+    return len({kind for way in ways for kind in way.backends} - {generator}) <= 1
 
 
 def _times(names: Sequence[str], measured: Measured | None) -> tuple[AlternativeTime, ...]:

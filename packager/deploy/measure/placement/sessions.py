@@ -1,0 +1,61 @@
+"""Sessions of a trial bundle: the timer of a search, and which alternatives this machine lacks a library for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from packager.deploy.load.abi import Status
+from packager.deploy.measure.placement.space import Space, Vector
+from packager.deploy.measure.placement.timing import MOST_AT_ONCE, Batch
+from packager.deploy.measure.turns import Turns
+from packager.errors import RunError
+
+Calls = frozenset[str]
+"""Symbols of the libraries that an alternative calls."""
+GPU_ARENAS = 2**33
+"""Bytes of the arenas of all sessions that are measured in turns on a GPU; on the host, half of the free memory."""
+
+
+class SessionTimer:
+    """A timer of vectors by sessions of the bundle."""
+
+    def __init__(self, turns: Turns, space: Space) -> None:
+        self._turns = turns
+        self._space = space
+
+    def time(self, vectors: Sequence[Vector], rounds: int) -> Batch:
+        """Measure each vector once in each of the rounds."""
+        start = time.monotonic()
+        times = self._turns.compare([self._space.selection(vector) for vector in vectors], rounds)
+        return Batch(times, time.monotonic() - start)
+
+
+def most_sessions(turns: Turns) -> int:
+    """Return how many sessions fit into memory at once, at most MOST_AT_ONCE."""
+    manifest = turns.bundle.manifest
+    each = manifest.arena_bytes + sum(state.bytes for state in manifest.states) + 1
+    free = GPU_ARENAS if turns.bundle.on_cuda else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return min(free // each, MOST_AT_ONCE)
+
+
+def missing_libraries(turns: Turns) -> dict[Calls, str]:
+    """Return the sets of libraries that alternatives call and a session cannot have here, with the reason of each.
+
+    Those of choices without a fallback are not among them: no session can do without. Raises RunError for what else
+    keeps a session from being made.
+    """
+    choices = [choice for choice in turns.bundle.manifest.choices if choice.fallback is not None]
+    fallbacks = {choice.name: choice.alternatives[choice.fallback or 0].name for choice in choices}
+    ways = {frozenset(way.libraries): {choice.name: way.name} for choice in choices for way in choice.alternatives}
+    missing: dict[Calls, str] = {}
+    for calls, selection in ways.items():
+        try:
+            with turns.session(fallbacks | selection if calls else fallbacks):
+                pass
+        except RunError as error:
+            if not calls or error.status != Status.LIBRARY:
+                raise
+            missing[calls] = error.message.removeprefix("the selection needs a library: ")
+    return missing
