@@ -17,6 +17,7 @@ _EXPORTS = {
     "Session": "packager.deploy.load.loader",
     "PackagerError": "packager.errors",
     "PackagerWarning": "packager.errors",
+    "__version__": "packager.version",
 }
 
 __all__ = [
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from packager.deploy.verify.verifier import verify
     from packager.errors import PackagerError, PackagerWarning
     from packager.pipeline.build import build
+    from packager.version import __version__
 
 
 def __getattr__(name: str) -> Any:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from packager.backends.attributes import spelled
 from packager.codegen.cache import Cache
+from packager.codegen.costs import estimated
 from packager.codegen.toolchain import Toolchain
 from packager.ir.preparation import Preparation
+from packager.progress import Steps
 from packager.resources import folder
 
 if TYPE_CHECKING:
@@ -83,6 +86,12 @@ class Context:
     base: Target
     jobs: int
     cache: Cache = NO_CACHE
+
+    def counted(
+        self, text: str, total: int, *, at_once: int = 1, typical: float | None = None
+    ) -> AbstractContextManager[Steps]:
+        """Report steps of the build as ``codegen.costs.estimated`` does: ``compiling kernel 3 of 11``."""
+        return estimated(text, total, self.cache, at_once=at_once, typical=typical)
 
     @property
     def headers(self) -> Path:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from packager.cli.files import print_json, read_inputs, write_json, write_whole
-from packager.cli.release import BundlePath, Json, Libraries
+from packager.cli.files import Json, print_json, read_inputs, write_json, write_whole
+from packager.cli.release import BundlePath, Libraries
 from packager.cli.reports.tables import Table, print_tables
 from packager.errors import UsageError
 

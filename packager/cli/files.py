@@ -7,10 +7,14 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+import typer
 
 from packager.bundle.staging import replacing
 from packager.errors import UsageError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -5,22 +5,41 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import typer
 
 from packager.cli import build, deploy, hide_torch, interruption, release
 from packager.errors import PackagerError, PackagerWarning
+from packager.version import __version__
 
 _python_shows = warnings.showwarning
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"packager {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="packager",
-    help="The AOT linker for neural networks: a model and a list of Targets in, one self-contained library out.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def _options(  # typer takes the program's own options from a function
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The AOT linker for neural networks: a model and a list of Targets in, one self-contained library out."""
+
+
 for command in (*build.COMMANDS, *release.COMMANDS, *deploy.COMMANDS):
     app.command()(command)
 

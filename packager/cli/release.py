@@ -8,12 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from packager.cli.files import print_json
+from packager.cli.files import Json, print_json
 from packager.cli.reports.tables import facts, print_tables
 from packager.errors import UsageError
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Libraries = Annotated[
     list[Path] | None,
     typer.Option(metavar="FOLDER", help="Where shared libraries that bundles call are; repeatable. Default: pip's."),

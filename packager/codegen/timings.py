@@ -1,7 +1,7 @@
 """How long the stages of a build take, and each run of a compiler, assembler or linker.
 
 A build has a ``Timings`` of its own. ``toolchain.run`` finds it through a context variable, which threads do not
-inherit: ``workers`` makes pools whose threads do.
+inherit: ``workers`` makes pools whose threads do, with all context variables.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -88,8 +88,14 @@ def tool_call(argv: Sequence[str]) -> Iterator[None]:
 
 
 def workers(count: int) -> ThreadPoolExecutor:
-    """Return a pool of threads whose tools are added to the timings of the thread that makes it."""
-    return ThreadPoolExecutor(count, initializer=_CURRENT.set, initargs=(_CURRENT.get(),))
+    """Return a pool of threads that inherit the context variables of the thread that makes it."""
+    inherited = copy_context()
+
+    def inherit() -> None:
+        for variable, value in inherited.items():
+            variable.set(value)
+
+    return ThreadPoolExecutor(count, initializer=inherit)
 
 
 def _output(argv: Sequence[str]) -> str:

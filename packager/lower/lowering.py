@@ -23,6 +23,7 @@ from packager.lower.kernels import make_group
 from packager.lower.legalize.normalize import expand_norms
 from packager.lower.legalize.recurrent import expand_recurrent
 from packager.lower.legalize.reshape import rewrite_reshapes
+from packager.progress import counted
 from packager.transforms.clamp_indices import clamp_indices
 from packager.transforms.fold_weights import fold_weights
 
@@ -55,6 +56,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     main = module["main"]
     groups = {name: placed.group for name, placed in model.partitions.items()}
     calls = []
+    own: list[str] = []
     for binding, source in zip(bindings_of(main), sources, strict=True):
         callee = called_function(binding.value)
         if callee is None or not is_computed(binding.value):
@@ -64,8 +66,8 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
             calls.append(CallSource(tuple(op for c in composites for op in c.ops), next(sites[callee]).nodes))
             continue
         calls.append(source)
-        if callee not in groups:
-            groups[callee] = _make_kernels(callee, clamp_indices(module[callee]), device)
+        own.append(callee)
+    groups |= _schedule({name: module[name] for name in own}, device)
     return LoweredModel(
         signature=model.signature,
         main=main,
@@ -94,6 +96,16 @@ def _unfused(primfunc: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
     """Keep a function that takes variables of extents as parameters from being fused."""
     takes_extents = not all(is_buffer_var(parameter) for parameter in primfunc.params)
     return primfunc.with_attr("op_pattern", OPAQUE) if takes_extents else primfunc
+
+
+def _schedule(functions: Mapping[str, Any], device: Device) -> dict[str, FunctionGroup]:
+    """Schedule PrimFuncs. Raises ModelError if one cannot be lowered."""
+    groups = {}
+    with counted("scheduling primitive function", len(functions)) as steps:
+        for name, primfunc in functions.items():
+            with steps.step():
+                groups[name] = _make_kernels(name, clamp_indices(primfunc), device)
+    return groups
 
 
 def _make_kernels(name: str, primfunc: Any, device: Device) -> FunctionGroup:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions, takes_options
 from packager.pipeline.publish import Outputs, results, work_folder
 from packager.pipeline.request import Request, make_build_request
+from packager.progress import received, report, warn
 from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
 
@@ -38,22 +38,6 @@ if TYPE_CHECKING:
     from packager.placement.place import Placement
     from packager.placement.placer import Verdict
 
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Report:
-    """Reports and times the stages of a build."""
-
-    say: Progress
-    timings: Timings
-
-    def stage(self, name: str, text: str = "") -> AbstractContextManager[None]:
-        """Report ``text`` if there is any; return a context that times the stage."""
-        if text:
-            self.say(text)
-        return self.timings.stage(name)
-
 
 @takes_options(BuildOptions)
 def build(options: BuildOptions) -> Path:
@@ -64,7 +48,7 @@ def build(options: BuildOptions) -> Path:
     (``packager.Buckets(128, 256)``); ``freeze`` maps names to arrays, numbers or lists of numbers, ``states`` inputs to
     outputs. Raises a PackagerError; an existing file at ``output`` is then unchanged.
     """
-    with recorded() as timings:
+    with recorded() as timings, received(options.progress):
         path = _build_bundle(options, timings)
     if options.timings is not None:
         options.timings(timings)
@@ -75,7 +59,6 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
     request = make_build_request(options)
     if request.more_models and options.output is None and not request.static:
         raise UsageError("several models make one bundle, which needs a name", hint="give it one: -o NAME.so")
-    report = _Report(options.progress or _silent, timings)
     outputs = Outputs(request.output, request.header, request.weights_file)
     outputs.check(external=request.weights == "external")
     require_build_packages()
@@ -88,24 +71,29 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
     key = cache_key.of_bundle(request, toolchain) if cached else ""
     with work_folder(request.keep_workdir) as workdir:
         if key and store.fetch("bundle", key, workdir):
-            report.say("found in the cache")
+            report("found in the cache")
         else:
-            _build(request, toolchain, store, workdir, report)
+            _build(request, toolchain, store, workdir, timings)
             if key:
                 store.add("bundle", key, results(workdir))
         outputs.publish(workdir, request)
     if options.copy_libraries:
-        copy_libraries(request.output, report.say)
+        copy_libraries(request.output)
     return request.output
 
 
-def _silent(_stage: str) -> None:
-    """Discard a progress message."""
+@contextmanager
+def _stage(timings: Timings, name: str, text: str = "") -> Iterator[None]:
+    """Report a stage, unless it says what it does by itself, and time the block."""
+    if text:
+        report(text)
+    with timings.stage(name):
+        yield
 
 
-def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, report: _Report) -> None:
+def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, timings: Timings) -> None:
     """Run the stages; write the sealed bundle, and external weights, to ``workdir``."""
-    report.say("checking the Targets")
+    report("checking the Targets")
     require_available(request.targets)
     from packager.link.libraries.prepare import check_libraries
     from packager.link.linker import Linker
@@ -119,43 +107,43 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     from packager.plan.planner import plan
     from packager.transforms.prepare import prepare
 
-    with report.stage("import", "importing the model"):
+    with _stage(timings, "import", "importing the model"):
         imported = import_model(request)
     dump.imported(imported, workdir, request.keep_workdir)
-    _report_import(imported, report.say)
+    _report_import(imported)
     specialized, device = request.targets.specialized, request.targets.device
-    with report.stage("prepare", "preparing the model"):
+    with _stage(timings, "prepare", "preparing the model"):
         prepared = prepare(imported, preparation_for(specialized), device)
     make_context = _contexts(request, toolchain, store, workdir)
-    with report.stage("partition", _partitioning(specialized)):
+    with _stage(timings, "partition", _partitioning(specialized)):
         placement = place(request, prepared, make_context)
-    _report_partitions(placement, report.say)
+    _report_partitions(placement)
     dump.partitioned(placement, request.targets.generator.kind, workdir, request.keep_workdir)
-    with report.stage("lower", "lowering and scheduling"):
+    with _stage(timings, "lower", "lowering"):
         lowered = lower(placement.model, device)
     dump.lowered(lowered, workdir, request.keep_workdir)
     external = are_external(lowered, request.weights, static=request.static)
-    with report.stage("plan", "planning"):
+    with _stage(timings, "plan", "planning"):
         call_plan = plan(lowered, packed_constants=external)
     dump.planned(call_plan, workdir, request.keep_workdir)
-    with report.stage("generate", f"compiling {len(call_plan.functions)} primitive functions"):
+    with _stage(timings, "generate"):
         compiled = (*placement.model.backends, _generate(request, call_plan, make_context))
     linker = Linker(toolchain, workdir, store, request.jobs)
-    with report.stage("link", "linking"):
+    with _stage(timings, "link", "linking"):
         cpus = request.targets.host.cpus if device == "cpu" else ()
         libraries = check_libraries(compiled, toolchain, workdir, static=request.static, cpus=cpus)
         link_plan = plan_link(request, call_plan, compiled, libraries, linker, external=external)
         linked = linker.link(link_plan, golden=None)
-    with report.stage("seal"):
+    with _stage(timings, "seal"):
         manifest = seal(linked, link_plan, golden=None)
     if request.golden is not None:
         from packager.pipeline.golden import make_golden
 
-        with report.stage("golden", "running the golden inputs"):
+        with _stage(timings, "golden", "running the golden inputs"):
             reference = _reference(request, workdir) or linked.path
             image, record = make_golden(reference, manifest, request.golden, request.precision)
             seal(linker.link(link_plan, golden=image), link_plan, golden=record)
-    dump.timed(report.timings, workdir, request.keep_workdir)
+    dump.timed(timings, workdir, request.keep_workdir)
 
 
 def _reference(request: Request, workdir: Path) -> Path | None:
@@ -178,39 +166,39 @@ def _reference(request: Request, workdir: Path) -> Path | None:
         prefix=None,
         keep_workdir=None,
     )
-    with work_folder(None) as folder:
+    with received(None), work_folder(None) as folder:
         own_tools, no_cache = find_toolchain(plain.targets.host.machine), Cache.of_user(enabled=False)
-        _build(plain, own_tools, no_cache, folder, _Report(_silent, Timings()))
+        _build(plain, own_tools, no_cache, folder, Timings())
         Outputs(reference, None, plain.weights_file).publish(folder, plain)
     return reference
 
 
-def _report_import(model: ImportedModel, progress: Progress) -> None:
+def _report_import(model: ImportedModel) -> None:
     for warning in model.warnings:
-        progress(f"warning: {warning}")
+        warn(warning)
     for entry in model.signature.every_entry():
         if entry.batches.count != 1:
-            progress(f"a run is {entry.batches.count} micro-batches")
+            report(f"a run is {entry.batches.count} micro-batches")
 
 
 def _partitioning(targets: Sequence[Target]) -> str:
     return f"partitioning for {', '.join(target.kind for target in targets)}" if targets else ""
 
 
-def _report_partitions(placement: Placement, progress: Progress) -> None:
+def _report_partitions(placement: Placement) -> None:
     record = placement.model.placement
     if record is not None and record.rule == "trial":
         alternatives = sum(len(choice.alternatives) for choice in record.choices)
-        progress(f"{len(record.choices)} choices of {alternatives} alternatives")
+        report(f"{len(record.choices)} choices of {alternatives} alternatives")
         if not record.choices:
-            progress("warning: a trial of one Target has nothing to choose from: add others with -t")
+            warn("a trial of one Target has nothing to choose from: add others with -t")
     for output in placement.model.backends:
-        progress(_count_partitions(placement, output.kind))
+        report(_count_partitions(placement, output.kind))
         for warning in output.warnings:
-            progress(f"warning: {output.kind}: {warning}")
+            warn(f"{output.kind}: {warning}")
     for verdict in placement.verdicts:
         if verdict.given_back:
-            progress(f"warning: {_given_back(verdict)}")
+            warn(_given_back(verdict))
 
 
 def _given_back(verdict: Verdict) -> str:

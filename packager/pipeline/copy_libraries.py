@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packager.bundle.elf.file import read_elf
@@ -17,9 +17,10 @@ from packager.deploy.load.folders import installed_folders
 from packager.deploy.verify.libraries import find_libraries, find_library
 from packager.errors import UsageError
 from packager.pipeline.publish import OutputError
+from packager.progress import report
 
 
-def copy_libraries(bundle: Path, progress: Callable[[str], None]) -> None:
+def copy_libraries(bundle: Path) -> None:
     """Copy what a bundle's sessions open to its folder, under its soname, and what that needs of its own folder.
 
     Raises UsageError if a library is not found, or if another file has its name; OutputError.
@@ -27,7 +28,7 @@ def copy_libraries(bundle: Path, progress: Callable[[str], None]) -> None:
     folders = installed_folders()
     for library in read_manifest(bundle)[0].requirements.libraries:
         for source, name in _with_needed(*_newest(library, folders, bundle)):
-            _copy(source, bundle.absolute().parent / name, progress)
+            _copy(source, bundle.absolute().parent / name)
 
 
 def _newest(library: LibraryRequirement, folders: Sequence[Path], bundle: Path) -> tuple[Path, str]:
@@ -52,14 +53,14 @@ def _with_needed(path: Path, soname: str) -> Iterator[tuple[Path, str]]:
             names += [needed for needed in read_elf(file).needed if needed not in names]
 
 
-def _copy(source: Path, target: Path, progress: Callable[[str], None]) -> None:
+def _copy(source: Path, target: Path) -> None:
     if target.exists() and (target.samefile(source) or filecmp.cmp(source, target, shallow=False)):
         return
     if target.exists():
         raise UsageError(
             f"--copy-libraries: {target} exists and is another file; it stays as it is", hint="remove it, or move it"
         )
-    progress(f"copying {source} to {target.parent}")
+    report(f"copying {source} to {target.parent}")
     try:
         temporary, descriptor = temporary_file(f".{target.name}.", target.parent)
         try:

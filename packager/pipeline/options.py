@@ -19,6 +19,7 @@ from packager.errors import valid_names
 if TYPE_CHECKING:
     from packager.codegen.timings import Timings
     from packager.frontends.dims import DimArgument
+    from packager.progress import Event
 
 StrPath = str | os.PathLike[str]
 P = ParamSpec("P")
@@ -154,7 +155,9 @@ class BuildOptions:
         metavar="IN=OUT",
         explained=True,
     )
-    progress: Callable[[str], None] | None = option(None, "Called with each stage as it begins.", takes=None)
+    progress: Callable[[Event], None] | None = option(
+        None, "Called with each stage and step as it begins, and with warnings.", takes=None
+    )
     timings: Callable[[Timings], None] | None = option(
         None, "Called at the end with how long the stages and the compilers took.", takes=None
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import ROOT, Cli, relu_input
+from command_line import ROOT, Cli, command, environment, relu_input
 
 import packager
 
@@ -25,9 +27,72 @@ def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Pa
     assert done.stdout == f"{tmp_path / 'out.so'}\n"
     assert all(re.fullmatch(r"\[ *\d+\.\d s\] .+", line) for line in done.stderr.splitlines())
     stages = [line.split("] ")[1] for line in done.stderr.splitlines()]
-    assert stages == ["checking the Targets", "importing the model", "preparing the model", "lowering and scheduling",
-                      "planning", "compiling 1 primitive functions", "linking"]  # fmt: skip
+    assert stages == ["checking the Targets", "importing the model", "preparing the model", "lowering",
+                      "scheduling primitive function 1 of 1", "planning", "compiling primitive function 1 of 2",
+                      "linking"]  # fmt: skip
     assert (tmp_path / "out.so").stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def test_a_quiet_build_prints_warnings_alone(cli: Cli, models: Path, tmp_path: Path) -> None:
+    options = ("-o", tmp_path / "out.so", "--dim", "n=1", "--no-cache", "-t", "llvm", "--quiet")
+    done = cli("build", models / "batched.onnx", *options)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'out.so'}\n", "")
+    done = cli("build", models / "batched.onnx", *options, "--place", "trial")
+    assert (done.returncode, done.stderr[:30]) == (0, "warning: a trial of one Target")
+
+
+def test_build_as_json_says_how_long_it_took(cli: Cli, models: Path, tmp_path: Path) -> None:
+    done = cli("build", models / "mlp.onnx", "-o", tmp_path / "out.so", "-t", "llvm", "--no-cache", "--json")
+    found = json.loads(done.stdout)
+    assert found["bundle"] == str(tmp_path / "out.so")
+    assert [entry["stage"] for entry in found["timings"]["stages"]] == [
+        *("import", "prepare", "partition", "lower", "plan", "generate", "link", "seal")
+    ]
+    assert {call["tool"] for call in found["timings"]["calls"]} >= {"gcc", "ld"}
+
+
+def test_progress_on_a_terminal_is_drawn_and_leaves_one_line(models: Path, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    arguments = ("build", models / "mlp.onnx", "-o", tmp_path / "out.so", "-t", "llvm", "--no-cache")
+    env = environment({"TERM": "xterm"}, tmp_path / "tmp")
+    with subprocess.Popen(command(*arguments), env=env, stdout=subprocess.PIPE, stderr=follower) as process:
+        os.close(follower)
+        drawn = b""
+        while part := _read(leader):
+            drawn += part
+        os.close(leader)
+    assert process.returncode == 0
+    text = drawn.decode()
+    assert "compiling primitive function 1 of" in text
+    assert "\x1b[2K" in text  # what is drawn is erased again
+    assert re.fullmatch(r"done in \d+\.\d s\r\n", text.rpartition("\x1b[2K")[2])
+
+
+def _read(terminal: int) -> bytes:
+    """Read from a terminal; nothing once its other end is closed, which Linux reports as EIO."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
+
+
+def test_version_help_and_completion(cli: Cli) -> None:
+    done = cli("--version")
+    assert (done.returncode, done.stdout) == (0, f"packager {packager.__version__}\n")
+    for command_line in ((), ("build",), ("tune",)):
+        short, long = cli(*command_line, "-h"), cli(*command_line, "--help")
+        assert short.returncode == 0
+        assert short.stdout == long.stdout
+    words = {"_PACKAGER_COMPLETE": "complete_bash", "COMP_WORDS": "packager ver", "COMP_CWORD": "1"}
+    assert cli(env=words).stdout.strip() == "verify"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [(("doctor",), {"schema_version", "findings"}), (("cache",), {"schema_version", "folder", "entries", "nbytes"})],
+)
+def test_tables_are_json_too(cli: Cli, arguments: tuple[str, ...], keys: set[str]) -> None:
+    assert json.loads(cli(*arguments, "--json").stdout).keys() == keys
 
 
 @pytest.mark.slow
@@ -226,9 +291,9 @@ def test_cache_shows_and_clears(cli: Cli, models: Path, tmp_path: Path) -> None:
 def test_no_command_without_help(cli: Cli) -> None:
     commands = ("build", "inspect", "verify", "run", "bench", "machine", "doctor", "schema", "cache", "targets")
     overview = cli("--help").stdout
-    for command in commands:
-        assert command in overview
-        assert cli(command, "--help").returncode == 0
+    for name in commands:
+        assert name in overview
+        assert cli(name, "--help").returncode == 0
 
 
 def test_a_bundle_runs_where_nothing_of_the_build_side_is(batched: Path, tmp_path: Path) -> None:

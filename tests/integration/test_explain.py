@@ -73,6 +73,7 @@ def test_a_dry_run_prints_the_table_of_an_explanation(cli: Cli, tmp_path: Path) 
     assert done.stdout in explained
     assert done.stderr.startswith("dim        n has no bounds: 1:8 assumed")
     assert not (tmp_path / "m.so").exists()
+    assert cli("build", path, "--dry-run", "--json").stdout == cli("explain", path, "--json").stdout
 
 
 def test_a_dry_run_refuses_what_a_build_refuses(cli: Cli, tmp_path: Path) -> None:
@@ -83,6 +84,7 @@ def test_a_dry_run_refuses_what_a_build_refuses(cli: Cli, tmp_path: Path) -> Non
     assert (dry.returncode, dry.stdout) == (built.returncode, "") == (3, "")
     assert dry.stderr.startswith("error: 1 operator is not supported")
     assert built.stderr.endswith(dry.stderr)
+    assert cli("build", tmp_path / "m.onnx", "--dry-run", "--json").stderr == dry.stderr
 
 
 def test_several_models_and_their_states(cli: Cli, tmp_path: Path) -> None:

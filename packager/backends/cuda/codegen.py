@@ -58,8 +58,16 @@ def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> Bac
         launches |= own
         code = tvm.get_global_func("target.build.cuda")(module, tvm_target).inspect_source()
         (context.workdir / f"kernels_{index}.cu").write_text(let_kernels_wait(code, own))
-    with workers(context.jobs) as pool:
-        list(pool.map(lambda index: _compile(index, toolkit, target, context), range(len(parts))))
+    with (
+        context.counted("compiling CUDA kernel", len(kernels), at_once=context.jobs) as steps,
+        workers(context.jobs) as pool,
+    ):
+
+        def compile_part(index: int) -> None:
+            with steps.step(len(parts[index])):
+                _compile(index, toolkit, target, context)
+
+        list(pool.map(compile_part, range(len(parts))))
     path = _compile_launchers(parts, launches, target, context)
     library = StaticLibrary(
         path.name,

@@ -33,7 +33,7 @@ class LlvmOptions:
 
 
 class LlvmBackend:
-    """The code generator of the CPU: compiles all kernels of a model into one object for each CPU."""
+    """The code generator of the CPU: compiles all kernels of a model for each CPU."""
 
     api_version = API_VERSION
     kind = "llvm"
@@ -85,11 +85,11 @@ class LlvmBackend:
         return None
 
     def generate(self, kernels: Sequence[Kernel], target: Target, context: Context) -> BackendOutput:
-        """Compile kernels, for each CPU to an object. Raises BackendError, and UsageError as ``probe``."""
+        """Compile kernels, for each CPU to objects. Raises BackendError, and UsageError as ``probe``."""
         from packager.backends.llvm import codegen as llvm_codegen
 
         options: Any = target.options
-        return llvm_codegen.generate(kernels, options.mtriple, target.cpus, context.workdir / "llvm.o", context.jobs)
+        return llvm_codegen.generate(kernels, options.mtriple, target.cpus, context)
 
 
 BACKEND = LlvmBackend()

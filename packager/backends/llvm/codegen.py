@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import tvm
 
+from packager.backends.base import Context
 from packager.bundle.elf.file import read_elf
 from packager.bundle.manifest import License
+from packager.codegen.timings import workers
 from packager.errors import BackendError, UsageError, valid_names
 from packager.ir.primitives import BackendOutput, Kernel, StaticLibrary
 from packager.lower.cpu.kernels import lower_kernels
 
+KERNELS_PER_OBJECT = 8
+"""Objects are compiled in parallel, and say how far a build is; each costs some milliseconds."""
 LICENSE = License("Apache TVM generated code", "Apache-2.0")
 
 
@@ -24,8 +28,8 @@ def machines() -> set[str]:
     return {str(name) for name in tvm.get_global_func("target.llvm_get_targets")()}
 
 
-def generate(kernels: Sequence[Kernel], triple: str, cpus: Sequence[str], path: Path, jobs: int = 1) -> BackendOutput:
-    """Compile kernels to one object per CPU: for the baseline at ``path``, the others beside it.
+def generate(kernels: Sequence[Kernel], triple: str, cpus: Sequence[str], context: Context) -> BackendOutput:
+    """Compile kernels to a library of objects for each CPU, the baseline's first.
 
     Raises UsageError for an unknown CPU, BackendError.
     """
@@ -34,14 +38,31 @@ def generate(kernels: Sequence[Kernel], triple: str, cpus: Sequence[str], path: 
     toolchain = {"tvm": tvm.__version__, "llvm": version}
     if not kernels:
         return BackendOutput("llvm", toolchain=toolchain)
-    paths = [path, *(path.with_name(f"{path.stem}-{cpu}{path.suffix}") for cpu in cpus[1:])]
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda target, place: _compile(kernels, target, place), targets, paths))
+    parts = [kernels[at : at + KERNELS_PER_OBJECT] for at in range(0, len(kernels), KERNELS_PER_OBJECT)]
     symbols = tuple(kernel.symbol for kernel in kernels)
     levels = ("", *cpus[1:])
+    names = ["llvm", *(f"llvm-{cpu}" for cpu in cpus[1:])]
     libraries = tuple(
-        StaticLibrary(place.name, (place,), symbols, level=level) for place, level in zip(paths, levels, strict=True)
+        StaticLibrary(
+            f"{name}.o",
+            tuple(context.workdir / f"{name}_{index}.o" for index in range(len(parts))),
+            symbols,
+            level=level,
+        )
+        for name, level in zip(names, levels, strict=True)
     )
+    total = len(kernels) * len(cpus)
+    with (
+        context.counted("compiling primitive function", total, at_once=context.jobs) as steps,
+        workers(context.jobs) as pool,
+    ):
+
+        def compile_part(task: tuple[int, int]) -> None:
+            part, cpu = task
+            with steps.step(len(parts[part])):
+                _compile(parts[part], targets[cpu], libraries[cpu].files[part])
+
+        list(pool.map(compile_part, product(range(len(parts)), range(len(cpus)))))
     return BackendOutput("llvm", libraries, licenses=(LICENSE,), toolchain=toolchain)
 
 

@@ -17,6 +17,7 @@ from packager.bundle.tuning_records import MeasuredPlacement, make_records
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.errors import UsageError
 from packager.pipeline.build import build
+from packager.progress import Event
 from tests.integration.placement.placing import parse
 
 RESIDUAL = """
@@ -90,9 +91,10 @@ def test_only_the_chosen_alternatives_run(trial: Path) -> None:
 
 
 def test_a_trial_of_one_target_is_warned_of(trial: Path, tmp_path: Path) -> None:
-    lines: list[str] = []
-    build(trial.parent / "residual.onnx", tmp_path / "x.so", targets=["llvm"], place="trial", progress=lines.append)
-    assert "warning: a trial of one Target has nothing to choose from: add others with -t" in lines
+    events: list[Event] = []
+    build(trial.parent / "residual.onnx", tmp_path / "x.so", targets=["llvm"], place="trial", progress=events.append)
+    (warning,) = (event.text for event in events if event.warning)
+    assert warning == "a trial of one Target has nothing to choose from: add others with -t"
 
 
 def test_inspect_shows_what_is_used(trial: Path) -> None:

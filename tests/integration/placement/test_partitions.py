@@ -15,6 +15,7 @@ import packager
 import packager.errors
 from packager.pipeline.explain import explain
 from packager.pipeline.options import BuildOptions
+from packager.progress import Event
 
 
 def weight(*shape: int, seed: int = 0) -> np.ndarray:
@@ -193,12 +194,12 @@ def test_what_a_backend_gives_back_is_offered_to_the_next(tmp_path: Path) -> Non
         a = Mul(x, y)
         z = Add(a, y)
     }""")
-    said: list[str] = []
+    said: list[Event] = []
     targets = ["llvm", "toy -give_back=multiply", "toymerge"]
     built = build_and_check(model, tmp_path, targets, progress=said.append)
     assert built.undone() == {"toy_0": "asked to"}
-    (warning,) = (line for line in said if line.startswith("warning"))
-    assert warning.startswith("warning: toy gave back multiply (")
+    (warning,) = (event.text for event in said if event.warning)
+    assert warning.startswith("toy gave back multiply (")
     assert warning.endswith("): asked to")
     foreseen = explain(BuildOptions(tmp_path / "model.onnx", targets=targets))
     assert json.loads(json.dumps(foreseen.table)) == built.table

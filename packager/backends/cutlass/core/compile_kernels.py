@@ -43,6 +43,8 @@ HEADER_FOLDERS = (
 )
 # The share of the machine's memory that concurrent compilers may use.
 MEMORY_SHARE = 0.7
+# What nvcc takes for a kernel, until it is known for this machine.
+TYPICAL_SECONDS = 30.0
 DEFAULTS = CutlassOptions()
 
 
@@ -101,9 +103,10 @@ def compile_kernels(
         source = context.workdir / f"{kernel.name}.cu"
         source.write_text(kernel.text, encoding="utf-8")  # also for readers of a work folder that is kept
         if context.cache.fetch("object", key, context.workdir):
+            steps.skip()
             return result
         compile_host(kernel, source, result.host, cutlass, toolkit, context)
-        with budget.taken(kernel.megabytes):
+        with budget.taken(kernel.megabytes), steps.step():
             flags = [*DEVICE_FLAGS, *_includes(kernel, cutlass), *(f"-D{macro}" for macro in kernel.macros)]
             flags += [f"--threads={options.threads}"] if options.threads > 1 else []
             real = [arch for arch in kernel.archs if arch.startswith("sm_")]
@@ -114,7 +117,10 @@ def compile_kernels(
         context.cache.add("object", key, (result.fatbin, result.host))
         return result
 
-    with workers(at_a_time) as pool:
+    with (
+        context.counted("compiling CUTLASS kernel", len(kernels), at_once=at_a_time, typical=TYPICAL_SECONDS) as steps,
+        workers(at_a_time) as pool,
+    ):
         return list(pool.map(make, kernels))
 
 
