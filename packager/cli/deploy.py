@@ -14,7 +14,7 @@ from packager.cli.release import BundlePath, Libraries
 from packager.cli.reports.tables import Table, print_tables
 from packager.errors import UsageError
 
-Device = Annotated[int, typer.Option(help="Index of the GPU that a CUDA bundle runs on.", min=0)]
+Device = Annotated[int, typer.Option(metavar="N", help="Index of the GPU that a CUDA bundle runs on.", min=0)]
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
     inputs: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="All inputs by name.")] = None,
     random: Annotated[int | None, typer.Option(metavar="SEED", help="Random inputs, symbolic dims at maxima.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
-    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    threads: Annotated[int, typer.Option(metavar="N", help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
     libraries: Libraries = None,
     entry: Annotated[str | None, typer.Option(metavar="NAME", help="The model to run; default: the first.")] = None,
@@ -82,14 +82,15 @@ def _summary(name: str, array: Any) -> dict[str, Any]:
 def bench(
     bundle: BundlePath,
     *,
-    runs: Annotated[int, typer.Option(help="Measured runs.", min=1)] = 100,
-    warmup: Annotated[int, typer.Option(help="Warm-up runs.", min=0)] = 10,
-    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
+    runs: Annotated[int, typer.Option(metavar="N", help="Measured runs.", min=1)] = 100,
+    warmup: Annotated[int, typer.Option(metavar="N", help="Warm-up runs.", min=0)] = 10,
+    threads: Annotated[int, typer.Option(metavar="N", help="Threads, the caller's included.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.", min=0)] = 0,
     device: Device = 0,
     libraries: Libraries = None,
     graph: Annotated[
-        Literal["auto", "on", "off"], typer.Option(help="Whether to replay runs of a CUDA bundle as a CUDA graph.")
+        Literal["auto", "on", "off"],
+        typer.Option(metavar="auto|on|off", help="Whether to replay runs of a CUDA bundle as a CUDA graph."),
     ] = "auto",
     profile: Annotated[bool, typer.Option("--profile", help="Also measure each primitive function.")] = False,
     profile_json: Annotated[
@@ -143,12 +144,15 @@ def tune(
         list[Path] | None,
         typer.Option(metavar="FILE.json", help="With --bind: measure nothing, take these records. Repeatable."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Measurements of each candidate and alternative.", min=3)] = 30,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", help="Measurements of each candidate and alternative.", min=3)
+    ] = 30,
     seconds: Annotated[
-        float | None, typer.Option(help="Bound on the time; default: as long as a whole search takes.", min=1)
+        float | None,
+        typer.Option(metavar="S", help="Bound on the time; default: as long as a whole search takes.", min=1),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
-    threads: Annotated[int, typer.Option(help="Threads, the caller's included.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.", min=0)] = 0,
+    threads: Annotated[int, typer.Option(metavar="N", help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
     libraries: Libraries = None,
     as_json: Json = False,

@@ -22,10 +22,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
     name="packager",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

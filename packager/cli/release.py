@@ -60,7 +60,7 @@ def verify(
     run: Annotated[
         bool, typer.Option("--run", help="Also compute the golden pairs, in a process of their own.")
     ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that --run may take.", min=0.1)] = 300.0,
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that --run may take.", min=0.1)] = 300.0,
     trust: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Whose signature it must have: a key, certificates, or TOML.")
     ] = None,
@@ -107,7 +107,9 @@ def sign(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="The signature; default: the bundle's path with .sig appended."),
+        typer.Option(
+            "-o", "--output", metavar="FILE.sig", help="The signature; default: the bundle's path with .sig appended."
+        ),
     ] = None,
 ) -> None:
     """Sign a bundle and its external weights, for verify --trust. Prints the signature's path."""
@@ -140,7 +142,10 @@ def machine(*, libraries: Libraries = None, as_json: Json = False) -> None:
 
 
 def schema(
-    what: Annotated[Literal["manifest", "policy", "trust"], typer.Argument(help="The format to describe.")],
+    what: Annotated[
+        Literal["manifest", "policy", "trust"],
+        typer.Argument(metavar="FORMAT", help="The format to describe: manifest, policy or trust."),
+    ],
 ) -> None:
     """Print the JSON Schema (2020-12) of the manifest, of policy files or of trust files."""
     from packager.bundle.manifest import manifest_schema

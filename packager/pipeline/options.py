@@ -66,7 +66,13 @@ class BuildOptions:
     )
     _: KW_ONLY
     targets: Sequence[str | Mapping[str, Any]] = option(
-        (), "A Target, as 'llvm -mcpu=x86-64-v4'; repeatable.", "-t", "--target", takes=list[str], explained=True
+        (),
+        "A Target, as 'llvm -mcpu=x86-64-v4'; repeatable.",
+        "-t",
+        "--target",
+        takes=list[str],
+        metavar="TARGET",
+        explained=True,
     )
     dims: Mapping[str, DimArgument] | None = option(
         None,
@@ -76,12 +82,12 @@ class BuildOptions:
         metavar="NAME=SIZE|MIN:MAX|SIZE,SIZE",
         explained=True,
     )
-    name: str | None = option(None, "Name of the model; default: the file's.", "--name", explained=True)
+    name: str | None = option(None, "Name of the model; default: the file's.", "--name", metavar="NAME", explained=True)
     header: StrPath | None = option(
         None, "Also write a C header for the model.", "--header", takes=Path, metavar="OUT.h"
     )
     static: bool = option(False, "A static archive instead, with --prefix.", "--static", takes=bool)
-    prefix: str | None = option(None, "Prefix of the archive's entry function.", "--prefix")
+    prefix: str | None = option(None, "Prefix of the archive's entry function.", "--prefix", metavar="NAME")
     weights: str | None = option(
         None, "Default: external above 2 GiB in an archive.", "--weights", metavar="embedded|external"
     )
@@ -91,7 +97,7 @@ class BuildOptions:
     keep_workdir: StrPath | None = option(
         None, "Keep all intermediates there.", "--keep-workdir", takes=Path, metavar="DIR"
     )
-    jobs: int | None = option(None, "Parallel compilers; default: all cores.", "-j", "--jobs", takes=int)
+    jobs: int | None = option(None, "Parallel compilers; default: all cores.", "-j", "--jobs", takes=int, metavar="N")
     cache: bool = option(True, "Neither use nor fill the cache.", "--no-cache", takes=bool)
     golden: int | StrPath | None = option(
         None, "Put a golden input/output pair into the bundle.", "--golden", metavar="SEED|FILE.npz"

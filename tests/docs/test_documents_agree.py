@@ -9,6 +9,7 @@ import pytest
 from markdown_blocks import DOCUMENTS, ROOT, blocks, prose
 
 from packager.cli.main import app
+from packager.cli.reference import reference
 from packager.errors import EXIT_CODES
 
 README = (ROOT / "README.md").read_text()
@@ -24,6 +25,11 @@ def test_exit_codes_of_the_readme_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, flags=re.MULTILINE)
     assert {int(code): meaning for code, meaning in rows} == EXIT_CODES
     assert len(rows) == len(EXIT_CODES)
+
+
+def test_the_reference_is_that_of_the_commands() -> None:
+    hint = "write it again: python -m packager.cli.reference > docs/cli.md"
+    assert (ROOT / "docs" / "cli.md").read_text() == reference(), hint
 
 
 def test_commands_of_the_readme_are_those_of_the_code() -> None:
