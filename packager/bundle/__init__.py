@@ -7,6 +7,6 @@ Needs neither TVM nor a compiler. Files in reading order:
 - section: the manifest's ELF section and its hashes; reader: file -> BundleFile
 - elf/: sections, symbols and versions of ELF files; isa/: CPU features of machine code; gpu/: fat binaries
 - dtypes, arrays, shape_expr, buckets: element types, extents and bucketed dims
-- safetensors, golden, tuning_records: the other file formats
+- graph/: the calls of a run; safetensors, golden, tuning_records: the other file formats
 - selection: candidates and alternatives, and which of them are used; hashing, staging (temporary files)
 """

@@ -29,6 +29,7 @@ CONSTANTS_SECTION = ".packager.constants"
 GOLDEN_SECTION = ".packager.golden"
 SELECTION_SECTION = ".packager.selection"
 LIBRARIES_SECTION = ".packager.libraries"
+GRAPH_SECTION = ".packager.graph"
 
 
 @dataclass(frozen=True)

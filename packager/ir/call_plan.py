@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packager.bundle.buckets import Sizes
+from packager.bundle.graph.call_graph import CallGraph
 from packager.bundle.manifest import (
     Dim,
     Model,
@@ -234,7 +235,7 @@ class CallPlan:
 
     ``functions`` are all primitive functions called; kernels among them are not compiled yet. ``states`` are not inputs
     or outputs; they occupy ``state_bytes`` of memory per session. A session's selection has the digits of ``choices``,
-    then those of ``selection``.
+    then those of ``selection``. ``graph`` is set by the planner.
     """
 
     source: Model
@@ -247,6 +248,7 @@ class CallPlan:
     placement: PlacementRecord | None = None
     states: tuple[PlannedState, ...] = ()
     state_bytes: int = 0
+    graph: CallGraph | None = None
 
     @property
     def choices(self) -> tuple[PlacementChoice, ...]:

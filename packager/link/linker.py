@@ -15,6 +15,7 @@ from packager.bundle.loaded_libraries import library_texts
 from packager.bundle.manifest import (
     CONSTANTS_SECTION,
     GOLDEN_SECTION,
+    GRAPH_SECTION,
     LIBRARIES_SECTION,
     SECTION_NAME,
     SELECTION_SECTION,
@@ -130,6 +131,9 @@ class Linker:
         if texts := library_texts(link_plan.loaded.libraries):
             pieces = CText("\n\t".join(f'.asciz "{text}"' for text in texts))  # checked: none needs escapes
             sections.append(DataSection(LIBRARIES_SECTION, "a", ("pk_library_texts",), pieces))
+        if plan.graph is not None:
+            (self.workdir / "graph.json").write_bytes(plan.graph.to_json())
+            sections.append(DataSection(GRAPH_SECTION, "", (), CText('.incbin "graph.json"')))
         if golden is not None:
             (self.workdir / "golden.bin").write_bytes(golden)
             sections.append(DataSection(GOLDEN_SECTION, "", (), CText('.incbin "golden.bin"')))

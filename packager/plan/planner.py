@@ -27,6 +27,7 @@ from packager.plan.alternatives import write_to_outputs
 from packager.plan.arena import Buffer, allocate
 from packager.plan.branches import assign_branches
 from packager.plan.buckets import gather_variants
+from packager.plan.call_graph import call_graph
 from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor
 from packager.plan.control_flow import ControlFlow
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
@@ -72,7 +73,7 @@ class _Planner(Values):
         recorder = CallRecorder(
             self.dims, {selected.symbol: number for number, selected in enumerate(selection, len(choices))}
         )
-        return CallPlan(
+        call_plan = CallPlan(
             source=self.model.signature.source,
             entries=gather_variants([entry.finish(recorder) for entry in planned]),
             functions=tuple(functions.values()),
@@ -84,6 +85,7 @@ class _Planner(Values):
             states=tuple(self.states.planned.values()),
             state_bytes=self.states.nbytes,
         )
+        return replace(call_plan, graph=call_graph(self, planned, call_plan))
 
     def _plan_entry(self, entry: ModelSignature, part: Slice) -> PlannedEntry:
         self.tensors, self.calls, self.marks = [], [], []
@@ -267,7 +269,7 @@ class _Planner(Values):
             copies.append(PlannedCopy(tensor, PlannedTensor(operand, (), tensor.dtype), nbytes))
         moved, buffers = place_next_values(nexts, self.calls)
         self.tensors += buffers
-        copies += [PlannedCopy(source, target, self._nbytes(target)) for source, target in moved]
+        copies += [PlannedCopy(source, target, self.nbytes(target)) for source, target in moved]
         return tuple(specs), copies
 
     def _spec(self, name: str, tensor: PlannedTensor | None) -> TensorSpec:
@@ -284,7 +286,7 @@ class _Planner(Values):
     def _place(self) -> int:
         self.control_flow.finish()
         planned = [t for t in self.tensors if t.operand is None and t.moved is None and t.first is not None]
-        buffers = [Buffer(self._nbytes(t), t.first or 0, t.last or 0) for t in planned]
+        buffers = [Buffer(self.nbytes(t), t.first or 0, t.last or 0) for t in planned]
         offsets, total = allocate(buffers)
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)

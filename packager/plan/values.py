@@ -93,7 +93,8 @@ class Values:
                 whole.operand = Operand("constants", self.constants.add(name, constant.array, constant.sources))
         return root(tensor)
 
-    def _nbytes(self, tensor: PlannedTensor) -> int:
+    def nbytes(self, tensor: PlannedTensor) -> int:
+        """Return the size of a tensor with the dims at their maxima."""
         size = INSIDE[tensor.dtype].itemsize
         for extent in tensor.shape:
             size *= max(symbolic.maximum(extent, self.names, self.dims), 1)

@@ -29,6 +29,9 @@ static const volatile float *const volatile constants = scale;
 #ifdef GOLDEN
 __asm__(".pushsection .packager.golden,\"\",@progbits\n.incbin \"" GOLDEN "\"\n.popsection\n");
 #endif
+#ifdef GRAPH
+__asm__(".pushsection .packager.graph,\"\",@progbits\n.incbin \"" GRAPH "\"\n.popsection\n");
+#endif
 #ifdef EXTRA_EXPORT
 __attribute__((visibility("default"))) int leaked(void) { return 1; }
 #endif

@@ -138,6 +138,7 @@ def build_bundle(
     defines: Sequence[str] = (),
     link: Sequence[str] = HARDENED,
     golden: bytes | None = None,
+    graph: bytes | None = None,
     weights: Weights | None = None,
     patch: Patch = unchanged,
     edit: Callable[[Path], None] | None = None,
@@ -147,6 +148,10 @@ def build_bundle(
         image = path.with_suffix(".golden")
         image.write_bytes(golden)
         defines = [*defines, f'GOLDEN="{image}"']
+    if graph is not None:
+        text = path.with_suffix(".graph")
+        text.write_bytes(graph)
+        defines = [*defines, f'GRAPH="{text}"']
     if path.suffix == ".a":
         defines = [*defines, "ENTRY=scale_bundle_v1"]
     compile_bundle(path, defines=defines, link=link)

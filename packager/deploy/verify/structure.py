@@ -11,6 +11,7 @@ from packager.bundle.manifest import (
     CONSTANTS_SECTION,
     ENTRY_SYMBOL,
     GOLDEN_SECTION,
+    GRAPH_SECTION,
     LIBRARIES_SECTION,
     SECTION_NAME,
     SELECTION_SECTION,
@@ -181,6 +182,7 @@ def manifest_findings(bundle: BundleFile) -> Iterator[Finding]:
         (SELECTION_SECTION, selection, True),
         (LIBRARIES_SECTION, elf.sections.get(LIBRARIES_SECTION), True),
         (GOLDEN_SECTION, golden, False),
+        (GRAPH_SECTION, elf.sections.get(GRAPH_SECTION), False),
     ):
         if section is None:
             continue
