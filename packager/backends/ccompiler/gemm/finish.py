@@ -55,7 +55,7 @@ def find_finish(stage: Stage, anchor: Operation) -> Finish | None:
         if bounds is not None and not others and bounds[0] <= finish.high:
             finish = replace(finish, low=max(finish.low, bounds[0]), high=min(finish.high, bounds[1]))
         elif operation.name == "add" and len(operation.operands) == 2 and len(others) == 1 and not finish.is_last:
-            if not _is_of_columns(others[0], anchor):
+            if not is_of_columns(others[0], anchor):
                 return None
             finish = replace(finish, bias=others[0].tensor)
         else:
@@ -81,7 +81,7 @@ def _bounds(operation: Operation) -> tuple[float, float] | None:
     return None
 
 
-def _is_of_columns(use: Use, anchor: Operation) -> bool:
+def is_of_columns(use: Use, anchor: Operation) -> bool:
     """Whether an operand has an element for each column of a product."""
     columns = anchor.result.shape[-1]
     return use.tensor.dtype == "float32" and bool(

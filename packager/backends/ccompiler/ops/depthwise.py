@@ -1,8 +1,8 @@
 """Depthwise conv1d over NWC and conv2d over NHWC, vectorized along the channels.
 
 A tile is a few pixels of a line times one or two vectors of channels, accumulated in registers. A table points to the
-pixels of the input that its windows read; those of the padding point to zeros. With fewer channels than a vector, or
-several filters per channel, each result is computed by itself.
+pixels of the input that its windows read; those of the padding point to zeros. Few channels have a way of their own
+(``depthwise_lines``); where that does not apply, and of several filters per channel, each result is computed by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from packager.backends.ccompiler.core.operations import Operation, spatial, wind
 from packager.backends.ccompiler.core.shapes import Extent, c_text, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.ops.conv2d import groups_of
+from packager.backends.ccompiler.ops.depthwise_lines import add_depthwise_lines, is_by_lines
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -37,14 +38,15 @@ MOST_BYTES = 2**24 // (255 * 128)
 def is_depthwise(anchor: Operation) -> bool:
     """Whether a convolution of lines or planes has one channel per group, and floats hold sums of integers exactly.
 
-    Several filters per channel, or fewer channels than vectors have, are left to products of several groups at once.
+    Several filters per channel, and large windows of fewer channels than vectors have, are left to products of several
+    groups at once.
     """
     data, weight = anchor.uses
     filters, groups = int(weight.shape[0]), groups_of(anchor)
     if groups < 2 or not equal(weight.shape[-1], 1) or len(data.shape) > 4:
         return False
     if (filters != groups or filters < MOST_LANES) and _is_product(anchor):
-        return False
+        return is_by_lines(anchor)
     if data.tensor.dtype in BYTES:
         exact = product(weight.shape[1:-1]) <= MOST_BYTES
         return bool(weight.tensor.dtype == "int8" and anchor.result.dtype == "int32" and exact)
@@ -61,6 +63,9 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
     data, weight = anchor.uses
     argument = group.constant(weight)
+    if is_by_lines(anchor):
+        add_depthwise_lines(stage, anchor, group, group.packing(argument, "hwo", _pack))
+        return
     kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:-1], anchor.attributes)
     is_bytes = data.tensor.dtype in BYTES
     channels = int(stage.inner)

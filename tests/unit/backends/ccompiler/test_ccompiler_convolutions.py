@@ -38,6 +38,9 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "three groups at once": ((1, 30, 8, 9), (30, 5, 3, 3), {"groups": 6, "strides": (2, 2)}),
     "two filters for each channel": ((2, 20, 30), (40, 1, 3), {"groups": 20, "padding": (1, 1)}),
     "four channels": ((2, 4, 12, 9), (4, 1, 3, 3), {"groups": 4, "padding": (1, 1, 1, 1)}),
+    "three channels": ((2, 3, 15, 40), (3, 1, 3, 2), {"groups": 3, "padding": (1, 0, 2, 1), "strides": (2, 3)}),
+    "twelve channels": ((1, 12, 9, 30), (12, 1, 5, 3), {"groups": 12, "padding": (8, 2, 0, 7), "dilation": (3, 4)}),
+    "six channels of a long line": ((1, 6, 2000), (6, 1, 9), {"groups": 6, "padding": (9, 3), "strides": (2,)}),
     "channels of a volume": ((1, 24, 4, 6, 5), (24, 1, 3, 3, 3), {"groups": 24, "padding": (1, 1, 1, 1, 1, 1)}),
     "groups of a volume": ((1, 24, 4, 6, 5), (36, 8, 2, 3, 1), {"groups": 3, "dilation": (1, 2, 1)}),
 }  # fmt: skip
@@ -85,6 +88,22 @@ def test_convolutions(case: str, symbolic: bool, tmp_path: Path) -> None:
         wanted = convolved(data, weights, attributes)
         wanted = np.maximum(wanted + bias.reshape(-1, *[1] * (rank - 2)), 0)
         close(results[0], wanted, math.prod(weight[1:]))
+
+
+def test_few_channels_are_scaled(tmp_path: Path) -> None:
+    """What follows sums of few channels needs an element for each channel, and sums are a result of their own."""
+    shape, filters = (2, 11, 13, 5), (5, 1, 3, 3)
+    arguments = [variable("x", shape), variable("w", [filters[axis] for axis in to_last(4)]), variable("s", (5,))]
+
+    def body(e, x, w, s):
+        convolve = e(op.nn.conv2d(x, w, padding=(1, 1), groups=5, data_layout="NHWC", kernel_layout="OHWI"))
+        return e(op.add(e(op.multiply(convolve, s)), x))
+
+    data, weights, scale = random(shape), random(filters), random((5,))
+    result = Runner(partition(arguments, body, [1]), tmp_path)(data, weights.transpose(to_last(4)), scale)
+    first = data.transpose(to_first(4))
+    sums = convolved(first, weights, {"padding": (1, 1, 1, 1), "groups": 5}).transpose(to_last(4))
+    close(result, sums * scale + data, 9)
 
 
 # Shapes of data, filters, padding, groups and the side of tiles.
