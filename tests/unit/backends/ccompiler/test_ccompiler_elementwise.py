@@ -135,6 +135,19 @@ def all_of(functions: dict[str, Callable[..., Any]], dtype: str, arity: int, fol
 WIDE = {*FLOAT_UNARY} - {"isnan", "isinf", "isfinite"}
 
 
+def test_log_sin_and_cos_of_floats_of_all_sizes(tmp_path: Path) -> None:
+    """The functions that reduce their argument: within 2 units in the last place, subnormal or huge."""
+    names = ("log", "sin", "cos")
+    bits = np.arange(1, 0x7F800000, 40961, dtype=np.uint32)  # of positive numbers
+    x = bits.view("f4")
+    parameter = variable("x", x.shape, "float32")
+    run = Runner(partition([parameter], lambda e, x: tuple(e(call(name, x)) for name in names)), tmp_path)
+    for name, got in zip(names, run(x), strict=True):
+        wanted = FLOAT_UNARY[name](x.astype("f8"))
+        units = np.abs(got - wanted) / np.spacing(np.abs(wanted).astype("f4"))
+        assert units.max() < 2, f"{name} of {x[units.argmax()]}"
+
+
 def test_every_operator_is_tested() -> None:
     assert set(ARITIES) == TESTED | {"astype", "where", "broadcast_to"}
 
