@@ -28,13 +28,15 @@ BITS = (2, 4, 8)
 class BlockFormat:
     """``depth`` weights a row, of ``bits`` each, in blocks of ``block``, the last one padded.
 
-    With ``has_zeros`` each block has a zero point of its own, else all have half of the range.
+    With ``has_zeros`` each block has a zero point of its own, else all have half of the range. A product may round the
+    numbers of a block of its data to integers of ``data_bytes`` with one scale: three are as exact as float32.
     """
 
     bits: int
     block: int
     depth: int
     has_zeros: bool
+    data_bytes: int = 3
 
     @property
     def blocks(self) -> int:
@@ -63,13 +65,19 @@ def block_matmul(data: Any, packed: Any, scales: Any, zeros: Any, form: BlockFor
 
 def _attributes(form: BlockFormat) -> Any:
     return tvm.ir.make_node(
-        "ir.DictAttrs", bits=form.bits, block=form.block, depth=form.depth, has_zeros=int(form.has_zeros)
+        "ir.DictAttrs",
+        bits=form.bits,
+        block=form.block,
+        depth=form.depth,
+        has_zeros=int(form.has_zeros),
+        data_bytes=form.data_bytes,
     )
 
 
 def format_of(attrs: Any) -> BlockFormat:
     """Return the format by the attributes of a call."""
-    return BlockFormat(int(attrs["bits"]), int(attrs["block"]), int(attrs["depth"]), bool(int(attrs["has_zeros"])))
+    bits, block, depth, data_bytes = (int(attrs[name]) for name in ("bits", "block", "depth", "data_bytes"))
+    return BlockFormat(bits, block, depth, bool(int(attrs["has_zeros"])), data_bytes)
 
 
 def unpack(packed: Array, bits: int, count: int) -> Array:

@@ -204,7 +204,7 @@ def render_module(
         "gather": gather_of(machine.name),
         "transposes": sorted({bits for bits in (8, 16, 32, 64) if any(f"pk_transpose_{bits}(" in s for s in sources)}),
         "trees": any("pk_child" in source for source in sources),
-        "byte_pairs": BYTE_PAIRS[machine.name] if any("pk_quantize_block(" in source for source in sources) else "",
+        "byte_pairs": BYTE_PAIRS[machine.name] if any("pk_quantize_block_" in source for source in sources) else "",
         "halves_sum": HALVES_SUMS.get(machine.name, ""),
         "attention": tile_values(machine, sources) if any("pk_attend_" in source for source in sources) else None,
     }

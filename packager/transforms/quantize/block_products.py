@@ -5,6 +5,7 @@ Without it the weights are folded: they are dequantized at build time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -14,6 +15,9 @@ from packager.graph.block_weights import DEQUANTIZE, block_matmul, format_of
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
+
+# Of the largest number in a block, two bytes hold more than results of float16 do.
+DATA_BYTES = {"float32": 3, "float16": 2}
 
 
 def keep_block_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -36,7 +40,9 @@ def keep_block_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
             dtype = str(value.args[0].ty.dtype)
             data = _as_type(builder, value.args[0], "float32")
             packed, scales, zeros = map(renamed, weights.args)
-            product = block_matmul(data, packed, scales, zeros, format_of(weights.attrs))
+            form = format_of(weights.attrs)
+            form = replace(form, data_bytes=min(form.data_bytes, DATA_BYTES[dtype]))
+            product = block_matmul(data, packed, scales, zeros, form)
             value = product if dtype == "float32" else relax.op.astype(builder.emit(product), dtype)
         made[binding.var] = builder.emit(value, binding.var.name)
 
@@ -49,7 +55,7 @@ def _as_type(builder: relax.BlockBuilder, value: Any, dtype: str) -> Any:
 
 def _weights(flow: Dataflow, constants: IdentitySet, value: Any) -> Any:
     """Return the call that dequantizes the weights of a product, or None."""
-    if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in ("float32", "float16"):
+    if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in DATA_BYTES:
         return None
     turned = _before_cast(flow, value.args[1])
     if operator_of(turned) != "permute_dims" or [int(axis) for axis in turned.attrs.axes or (1, 0)] != [1, 0]:

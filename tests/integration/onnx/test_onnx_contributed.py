@@ -237,6 +237,24 @@ def test_a_use_that_is_not_supported_names_the_node(wrong: Case, why: str, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("level", [2, 4])
+def test_the_accuracy_level_of_weights_in_blocks(level: int, tmp_path: Path) -> None:
+    """Errors are like those of onnxruntime at this level, and larger than of float32: integers are in use."""
+    depth, columns = 512, 96
+    model, inputs, _ = model_of([case("MatMulNBits", *packed(columns, depth, 32), K=depth, N=columns, bits=4,
+                                      block_size=32, accuracy_level=level)])  # fmt: skip
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0_0", onnx.TensorProto.FLOAT, [2, 3, columns]))
+    theirs = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0]
+    onnx.save(model, tmp_path / "m.onnx")
+    next(attribute for attribute in model.graph.node[0].attribute if attribute.name == "accuracy_level").i = 0
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0]
+    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so")) as bundle:
+        (found,) = bundle.run(inputs).values()
+    error, limit = np.abs(found - wanted).max(), np.abs(theirs - wanted).max()
+    assert 2e-6 * np.abs(wanted).max() < error <= max(2 * limit, 6e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.slow
 def test_group_norm_with_silu(tmp_path: Path) -> None:
     """Against numpy: onnxruntime has it on GPUs only."""
     model, inputs, _ = model_of([case("GroupNorm", x(f(2, 4, 5, 8)), c(f(8)), c(f(8)), groups=2, activation=1)])

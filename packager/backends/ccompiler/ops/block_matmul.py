@@ -1,8 +1,9 @@
 """Products with weights that are quantized in blocks: their bits become floats in registers, where they are used.
 
-A panel is 16 columns wide. A word of a lane has the weights of one column at consecutive depths, unsigned.
-Few rows are bound by the bytes of the weights, where CPUs multiply bytes: rows become integers of three bytes, whose
-sums over a block are exact. More rows are multiplied as floats, and share what is unpacked.
+A panel is 16 columns wide, a band has four. A word of a lane has the weights of one column at consecutive depths,
+unsigned. Few rows are bound by the bytes of the weights, where CPUs multiply bytes: rows become integers of three
+bytes, or fewer where the model allows it, whose sums over a block are exact. More rows are multiplied as floats, and
+share what is unpacked.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 BAND = 64  # columns of a unit of work
 ROWS = 16  # of a unit of work
+EXACT = 3  # bytes of a number that are as exact as float32
 WORD = 32  # bits
 # Accumulators of a tile that hide the latency of an addition.
 CHAINS = 8
@@ -34,22 +36,44 @@ CHAINS = 8
 GATHERED = 256
 APART = 16
 NEAR = 16 * 1024  # bytes of rows that are read again for each panel of a band
-AHEAD = 512  # words that are fetched before they are read
+AHEAD = 2048  # words that are fetched before they are read
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows times panels whose weights are read in turns, ``together`` vectors of these at a time."""
+
+    height: int
+    panels: int
+    together: int
 
 
 @dataclass(frozen=True)
 class Integers:
-    """How few rows are multiplied as integers of three bytes, which are exact but for the rounding of the rows.
+    """How rows are multiplied as integers, which is exact but for the rounding of the rows.
 
-    Of at most ``rows`` rows, by tiles of ``heights`` rows. Without dot products of four bytes the products of ``words``
-    words fit 16 bits. With ``apart`` 256 times a sum does not fit 32.
+    Of at most ``rows`` rows, or of any. Without dot products of four bytes the products of ``words`` words fit 16 bits.
+    With ``apart`` 256 times a sum does not fit 32.
     """
 
-    rows: int
-    heights: tuple[int, ...]
+    rows: int | None
+    tiles: tuple[Tile, ...]
     near: int  # blocks of one row, or fewer of more, that stay in the L1 cache beside the weights
     words: int
     apart: bool
+
+
+# By the bytes of a number. What a tile adds up, and reads meanwhile, fits 32 registers; one row reads each number of it
+# for a whole band, whose weights lie together, as one stream.
+QUAD_TILES = {
+    1: (Tile(8, 1, 1), Tile(4, 2, 2), Tile(2, 4, 4), Tile(1, 4, 4)),
+    2: (Tile(8, 1, 1), Tile(4, 2, 2), Tile(2, 4, 4), Tile(1, 4, 4)),
+    3: (Tile(6, 1, 1), Tile(4, 1, 1), Tile(2, 2, 2), Tile(1, 4, 4)),
+}
+PAIR_TILES = (Tile(4, 1, 1), Tile(2, 1, 1), Tile(1, 4, 2))
+# Of more rows floats take as long.
+QUAD_ROWS = {1: None, 2: None, 3: 16}
+PAIR_ROWS = {1: None, 2: 16, 3: 4}
 
 
 def add_block_matmul(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
@@ -59,7 +83,7 @@ def add_block_matmul(stage: Stage, anchor: Operation, group: GroupDraft) -> None
     if any(use.tensor.argument is None for use in (packed, scales, zeros)):
         raise CannotRender("weights in blocks that are no constants")
     columns = int(packed.shape[0])
-    may_be_few = not isinstance(stage.rows, int) or stage.rows <= ROWS
+    may_be_few = form.data_bytes < EXACT or not isinstance(stage.rows, int) or stage.rows <= ROWS
     integers = _integers(form, group.machine) if may_be_few else None
     values: dict[str, Any] = {
         "form": form,
@@ -76,6 +100,7 @@ def add_block_matmul(stage: Stage, anchor: Operation, group: GroupDraft) -> None
         "program": draft.program(stage, as_result(f"c[r * {BAND} + j]", anchor.result.dtype)),
         "unused": [values[name] for name in spaces] if integers is None else [],
         "columns": columns,
+        "padded": -(-columns // COLUMNS) * COLUMNS,
         "block_rows": ROWS,
         "row_blocks": c_text(ceil_div(stage.rows, ROWS)),
         "band": BAND,
@@ -89,14 +114,14 @@ def _rows_as_integers(
 ) -> dict[str, tuple[int, str]]:
     """Add the function that makes integers of the rows, and return its workspaces and their C types.
 
-    Of each row three bytes of each number, planes apart; of each block the sums of these times less the middle, the
+    Of each row the bytes of each number, planes apart; of each block the sums of these times less the middle, the
     unit, and the sum of all in units. Machines that multiply floats have the function too, but do nothing there.
     """
-    rows = stage.rows if isinstance(stage.rows, int) else ROWS
+    rows = stage.rows if form.data_bytes < EXACT or isinstance(stage.rows, int) else ROWS
     spaces = {
-        "limbs": (group.workspace(3 * rows * form.blocks * form.block, "int8"), "int8_t"),
-        "sums": (group.workspace(4 * rows * form.blocks, "int32"), "int32_t"),
-        "units": (group.workspace(2 * rows * form.blocks), "float"),
+        "limbs": (group.workspace(product((rows, form.data_bytes * form.blocks * form.block)), "int8"), "int8_t"),
+        "sums": (group.workspace(product((rows, 4 * form.blocks)), "int32"), "int32_t"),
+        "units": (group.workspace(product((rows, 2 * form.blocks))), "float"),
     }
     draft = group.function("block_rows")
     written = {name: draft.workspace(*space, written=True) for name, space in spaces.items()}
@@ -107,13 +132,13 @@ def _rows_as_integers(
 def _integers(form: BlockFormat, machine: Machine) -> Integers | None:
     """Return how a machine multiplies few rows as integers, or None if floats take as long."""
     apart = form.block * form.middle * 128 * 257 >= 1 << 31
-    near = max(1, NEAR // (3 * form.block))
+    near = max(1, NEAR // (form.data_bytes * form.block))
     if machine.quads:
-        return Integers(ROWS, (6, 4, 2, 1), near, 1, apart)
+        return Integers(QUAD_ROWS[form.data_bytes], QUAD_TILES[form.data_bytes], near, 1, apart)
     if machine.name not in BYTE_PAIRS or form.bits == 8:  # pairs of products of eight bits do not fit 16
         return None
     steps = (1 << 15) // (2 * 128 * ((1 << form.bits) - 1))
-    return Integers(4, (4, 2, 1), near, steps // (8 // form.bits), apart)
+    return Integers(PAIR_ROWS[form.data_bytes], PAIR_TILES, near, steps // (8 // form.bits), apart)
 
 
 def _weights(draft: FunctionDraft, anchor: Operation, form: BlockFormat) -> dict[str, Any]:
@@ -121,9 +146,9 @@ def _weights(draft: FunctionDraft, anchor: Operation, form: BlockFormat) -> dict
     group = draft.group
     packed, scales, zeros = (group.constant(use) for use in anchor.uses[1:])
     per_word, chunk = WORD // form.bits, max(1, GATHERED // form.block)
-    spread = group.packing(scales, f"panels{COLUMNS}", _panels(0.0))
+    spread = group.packing(scales, f"bands{BAND}", _bands(0.0))
     found = {
-        "w": draft.packed(group.packing(packed, f"blocks{form.bits}x{COLUMNS}", _words(form)), "int32_t"),
+        "w": draft.packed(group.packing(packed, f"blocks{form.bits}x{BAND}", _words(form)), "int32_t"),
         "scales": draft.packed(spread, "float"),
         "zeros": "",
         "per_word": per_word,
@@ -131,11 +156,11 @@ def _weights(draft: FunctionDraft, anchor: Operation, form: BlockFormat) -> dict
         "full_words": form.depth // per_word,
         "rest": form.depth % per_word,
         "chunk": chunk,
-        "pitch": chunk * form.block + APART,
+        "gathered": chunk * form.block + APART,
         "ahead": AHEAD,
     }
     if form.has_zeros:
-        spread = group.packing(zeros, f"panels{COLUMNS}-{form.middle}", _panels(form.middle))
+        spread = group.packing(zeros, f"bands{BAND}-{form.middle}", _bands(form.middle))
         found["zeros"] = draft.packed(spread, "float")
     return found
 
@@ -160,7 +185,7 @@ def _registers(machine: Machine, form: BlockFormat) -> dict[str, Any]:
 
 
 def _words(form: BlockFormat) -> Callable[[Array], Array]:
-    """Return the function that packs weights [columns, blocks, bytes] as [panels, words, 16].
+    """Return the function that packs weights [columns, blocks, bytes] as words of bands.
 
     Each byte of a word has weights that are four apart, so that one mask gives four consecutive ones.
     """
@@ -171,17 +196,19 @@ def _words(form: BlockFormat) -> Callable[[Array], Array]:
         numbers = unpack(flat, form.bits, flat.shape[1] * per_byte).reshape(len(array), -1, per_byte, 4)
         shifts = np.arange(0, 8, form.bits, dtype=np.uint8)[:, None]
         words = np.ascontiguousarray(np.bitwise_or.reduce(numbers << shifts, axis=2)).view("<u4")[..., 0]
-        padded = pad(words, (COLUMNS, 1))
-        return np.ascontiguousarray(padded.reshape(-1, COLUMNS, words.shape[1]).transpose(0, 2, 1)).view(np.int32)
+        return _interleave(words).view(np.int32)
 
     return pack
 
 
-def _panels(middle: float) -> Callable[[Array], Array]:
-    """Return the function that packs [columns, blocks] less ``middle`` as [panels, blocks, 16]."""
+def _bands(middle: float) -> Callable[[Array], Array]:
+    """Return the function that packs [columns, blocks] less ``middle``."""
+    return lambda array: _interleave(array - np.float32(middle))
 
-    def pack(array: Array) -> Array:
-        padded = pad(array - np.float32(middle), (COLUMNS, 1))
-        return padded.reshape(-1, COLUMNS, array.shape[1]).transpose(0, 2, 1)
 
-    return pack
+def _interleave(array: Array) -> Array:
+    """Return [columns, steps] as bands, [steps, 64] each; the last has as many columns as fill its panels."""
+    padded = pad(array, (COLUMNS, 1))
+    whole = len(padded) // BAND * BAND
+    bands = padded[:whole].reshape(-1, BAND, array.shape[1]).transpose(0, 2, 1)
+    return np.concatenate([bands.reshape(-1), padded[whole:].T.reshape(-1)])

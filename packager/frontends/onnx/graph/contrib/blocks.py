@@ -22,6 +22,8 @@ _STORED = {
     TensorProto.INT4: (4, 8),
     **({TensorProto.UINT2: (2, 0), TensorProto.INT2: (2, 2)} if hasattr(TensorProto, "INT2") else {}),
 }
+# By accuracy_level: float16 and bfloat16 are within what two bytes hold of the largest number of a block, int8 is one.
+_DATA_BYTES = {2: 2, 3: 2, 4: 1}
 
 
 def _matmul(b: Body) -> list[str]:
@@ -39,7 +41,8 @@ def _matmul(b: Body) -> list[str]:
         given = b.constant_of(b.input(3), "the zero points")
         whole = given if given.dtype.kind == "f" else unpack(given.reshape(rows, -1), bits, form.blocks)
         operands.append(b.array(whole, np.float32))
-    weights = b(DEQUANTIZE_BLOCKS, *operands, bits=bits, block=block, depth=depth, rows=rows)
+    data_bytes = _DATA_BYTES.get(b.flag("accuracy_level", 0), 3)
+    weights = b(DEQUANTIZE_BLOCKS, *operands, bits=bits, block=block, depth=depth, rows=rows, data_bytes=data_bytes)
     b.declare(weights, TensorProto.FLOAT, (rows, depth))
     turned = b("Transpose", weights, perm=[1, 0])
     wide = turned if kind == TensorProto.FLOAT else b("Cast", turned, to=kind)

@@ -17,7 +17,7 @@ from packager.graph.block_weights import BlockFormat, dequantize_blocks
 def _dequantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     packed, *numbers = inputs
     bits, block, depth, rows = (int(attributes[name]) for name in ("bits", "block", "depth", "rows"))
-    form = BlockFormat(bits, block, depth, has_zeros=len(numbers) > 1)
+    form = BlockFormat(bits, block, depth, len(numbers) > 1, int(attributes.get("data_bytes", 3)))
     packed = _shaped(builder, packed, (rows, form.blocks, block * bits // 8))
     scales, *zeros = (_shaped(builder, as_type(builder, n, "float32"), (rows, form.blocks)) for n in numbers)
     return dequantize_blocks(packed, scales, zeros[0] if zeros else scales, form)
