@@ -19,6 +19,8 @@ def center(samples: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def significantly_less(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
-    """Whether the first of two series of turns is faster than the second beyond the noise, turn by turn."""
+    """Whether the first of two series of turns is faster than the second beyond the noise, in the turns of both."""
+    common = min(len(first), len(second))
+    first, second = first[:common], second[:common]
     (difference,), (error,) = center((first - second)[:, None])
     return bool(difference < -CERTAINTY * error)

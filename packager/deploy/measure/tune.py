@@ -10,8 +10,8 @@ from typing import Any
 from packager.bundle.tuning_records import Records, make_records
 from packager.deploy.load.loader import load
 from packager.deploy.measure.candidates import Tuned, tunable, tune_candidates
+from packager.deploy.measure.placement.effort import Effort
 from packager.deploy.measure.placement.result import PlacementResult
-from packager.deploy.measure.placement.search import Effort
 from packager.deploy.measure.placement.trial import measure_placement, placement_record
 from packager.deploy.measure.turns import open_turns
 from packager.errors import UsageError

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from test_placement_search import Simulated, coupled, space
 
+from packager.deploy.measure.placement.effort import Effort
 from packager.deploy.measure.placement.journal import Journal, Subject
-from packager.deploy.measure.placement.search import Effort, Found, search
+from packager.deploy.measure.placement.search import Found, search
 from packager.deploy.measure.placement.space import Vector
 from packager.deploy.measure.placement.timing import Batch
 from packager.errors import UsageError
@@ -119,7 +120,7 @@ def test_a_journal_of_another_run_is_refused(interrupted: Path, subject: Subject
         (lambda lines: [b"{}", *lines[1:]], "damaged in line 1: .*lacks the key"),
         (lambda _: [b"no json"], "damaged in line 1: .*not valid JSON"),
         (
-            lambda lines: [lines[0].replace(b'"journal_version":1', b'"journal_version":2')],
+            lambda lines: [lines[0].replace(b'"journal_version":2', b'"journal_version":1')],
             "damaged in line 1: .*expected",
         ),
         (lambda lines: [lines[0], b"", *lines[1:]], "damaged in line 2: .*not valid JSON"),

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packager.deploy.measure.placement.effort import Effort
 from packager.deploy.measure.placement.proposals import Proposals
-from packager.deploy.measure.placement.search import Effort, Found, search
+from packager.deploy.measure.placement.search import Found, search
 from packager.deploy.measure.placement.space import Place, Plan, Space, Vector
-from packager.deploy.measure.placement.timing import Batch, Ledger
+from packager.deploy.measure.placement.timing import STEADY_ROUNDS, Batch, Ledger
 
 Cost = Callable[[Vector], float]
 
@@ -29,6 +30,7 @@ class Simulated:
     seed: int = 0
     clocks: Callable[[int, int], float] = lambda _batch, _round: 1.0
     batches: list[tuple[tuple[Vector, ...], int]] = field(default_factory=list)
+    costs: Sequence[Sequence[float]] | None = None
 
     def time(self, vectors: Sequence[Vector], rounds: int) -> Batch:
         draw = np.random.default_rng([self.seed, len(self.batches)])
@@ -37,6 +39,14 @@ class Simulated:
         times = true * slow * (1 + self.noise * np.abs(draw.standard_normal((rounds, len(vectors)))))
         self.batches.append((tuple(vectors), rounds))
         return Batch(times, float(times.sum() * 1e-6))
+
+    def profile(self, vector: Vector, rounds: int) -> Batch:
+        """Tell nothing apart, or the parts of ``costs`` and the rest."""
+        if self.costs is None:
+            return Batch(np.zeros((rounds, 0)), 0.0)
+        parts = [own[digit] for own, digit in zip(self.costs, vector, strict=True)]
+        row = np.array([*parts, self.cost(vector) - sum(parts)])
+        return Batch(np.tile(row, (rounds, 1)), float(row.sum() * rounds * 1e-6))
 
 
 def space(sizes: Sequence[int], functions: int = 0) -> Space:
@@ -146,11 +156,14 @@ def test_a_plan_that_is_as_fast_stays() -> None:
 
 
 def test_changes_that_gain_nothing_are_undone() -> None:
-    """Only the first place matters; whatever the evolution did to the others is noise."""
+    """Only the first place matters; whatever the evolution did to the others is noise, which may win once in 20."""
     where = space([2] * 6)
-    for seed in range(10):
+    winners = []
+    for seed in range(20):
         timer = Simulated(lambda vector: 100.0 - 10 * vector[0] + 30 * (sum(vector) == 6), 0.02, seed)
-        assert search(where, timer, Effort(seed=seed)).winner.vector == (1, 0, 0, 0, 0, 0)
+        winners.append(search(where, timer, Effort(seed=seed)).winner.vector)
+    assert {winner[0] for winner in winners} == {1}
+    assert winners.count((1, 0, 0, 0, 0, 0)) >= 19
 
 
 def test_functions_are_tried_after_choices_and_only_if_the_run_calls_them() -> None:
@@ -201,23 +214,35 @@ class TestDrift:
     where = space([3, 3, 3])
     cost = staticmethod(coupled([3, 3, 3], 1))
 
+    def steady(self) -> tuple[Found, int]:
+        """Return what is found at steady clocks, and the first batch that is long enough to tell drift from noise."""
+        timer = Simulated(self.cost)
+        found = search(self.where, timer, Effort())
+        return found, next(number for number, (_, rounds) in enumerate(timer.batches) if rounds >= STEADY_ROUNDS)
+
     def test_clocks_that_slow_down_for_a_while_change_nothing(self) -> None:
         """One batch falls into it; it is measured again."""
-        steady = search(self.where, Simulated(self.cost), Effort())
-        found = search(self.where, Simulated(self.cost, clocks=lambda batch, _: 1.3 if batch == 2 else 1.0), Effort())
+        steady, long = self.steady()
+        slow = Simulated(self.cost, clocks=lambda batch, _: 1.3 if batch == long else 1.0)
+        found = search(self.where, slow, Effort())
         assert found.winner.vector == steady.winner.vector
         assert found.drift.repeated == 1
         assert found.warnings == ()
 
     def test_clocks_that_change_within_a_batch(self) -> None:
+        _, long = self.steady()
+
         def clocks(batch: int, index: int) -> float:
-            return 1.1 if batch == 3 and index > 15 else 1.0
+            return 1.1 if batch == long and index > 12 else 1.0
 
         assert search(self.where, Simulated(self.cost, clocks=clocks), Effort()).drift.repeated == 1
 
     def test_clocks_that_stay_slower(self) -> None:
         """Times are those of the first clocks, and plans are compared at equal ones."""
-        found = search(self.where, Simulated(self.cost, clocks=lambda batch, _: 1.5 if batch > 4 else 1.0), Effort())
+        _, long = self.steady()
+        found = search(
+            self.where, Simulated(self.cost, clocks=lambda batch, _: 1.5 if batch >= long else 1.0), Effort()
+        )
         assert found.winner.us == pytest.approx(self.cost(found.winner.vector))
         assert found.drift.highest_us == pytest.approx(1.5 * found.drift.lowest_us)
         assert found.drift.kept == 1
@@ -230,9 +255,53 @@ class TestDrift:
         assert "which drifted each time: " in found.warnings[-1]
 
 
+class TestScreening:
+    """Profiles say what each choice takes; what follows from neighbors only whole runs tell."""
+
+    def timer(self, sizes: Sequence[int], seed: int) -> tuple[Space, Simulated]:
+        draw = random.Random(seed)
+        own = [[draw.uniform(50, 150) for _ in range(size)] for size in sizes]
+        pairs = coupled(sizes, seed)
+
+        def cost(vector: Vector) -> float:
+            return sum(part[digit] for part, digit in zip(own, vector, strict=True)) + pairs(vector) / 100
+
+        return space(sizes), Simulated(cost, 0.01, seed, costs=own)
+
+    def test_large_spaces_take_few_runs(self) -> None:
+        """Of 40 choices of four alternatives, some hundred vectors are measured, and those are close to the best."""
+        where, timer = self.timer([4] * 40, 1)
+        found = search(where, timer, Effort(generations=1))
+        assert timer.costs is not None
+        least = sum(map(min, timer.costs))
+        assert timer.cost(found.winner.vector) < least * 1.02
+        assert timer.cost(found.winner.vector) < 0.8 * best_plan(where, timer.cost)
+        assert sum(rounds * len(vectors) for vectors, rounds in timer.batches) < 2500
+        assert len(found.places) == 40
+
+    def test_alternatives_that_are_close_are_measured_in_whole_runs(self) -> None:
+        where = space([3, 2])
+        own = [[100.0, 101.0, 150.0], [50.0, 80.0]]
+
+        def cost(vector: Vector) -> float:  # the profile lies about the second alternative
+            return 100 + own[0][vector[0]] + own[1][vector[1]] - 20 * (vector[0] == 1)
+
+        timer = Simulated(cost, costs=own)
+        found = search(where, timer, Effort())
+        assert found.winner.vector == (1, 0)
+        first, second = found.places
+        assert first.us == pytest.approx((250.0, 231.0, 281.0))
+        assert not [vector for vectors, _ in timer.batches for vector in vectors if vector == (2, 0)]
+        assert second.us[1] - second.us[0] == pytest.approx(30.0)
+
+    def test_short_runs_are_not_profiled(self) -> None:
+        where = space([3, 2])
+        timer = Simulated(lambda vector: 10.0 + vector[0], costs=[[5.0, 1.0, 2.0], [0.0, 0.0]])
+        assert search(where, timer, Effort()).winner.vector[0] == 0
+
+
 def test_children_are_new_and_differ_in_at_most_two_places() -> None:
-    where = space([3] * 9)
-    proposals = Proposals(where, {}, 0, small=10)
+    proposals = Proposals([(0, 1, 2)] * 9, {}, 0, small=10)
     parents = [(0,) * 9, (1,) * 9]
     known = {(0,) * 9, (1,) * 9}
     for _ in range(12):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -22,7 +22,7 @@ from packager.deploy.measure.placement.space import Vector
 from packager.deploy.measure.placement.timing import Batch, Timer
 from packager.errors import UsageError
 
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 T = TypeVar("T")
 _Positive = Annotated[float, Range(1e-4)]
 
@@ -39,7 +39,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class _Header:
-    journal_version: Literal[1]
+    journal_version: Literal[2]
     subject: Subject
 
 
@@ -48,6 +48,7 @@ class _Entry:
     vectors: tuple[tuple[Count, ...], ...]
     us: tuple[tuple[_Positive, ...], ...]
     seconds: Annotated[float, Range(0)]
+    profiled: bool  # columns are what choices take, not vectors
 
 
 class Journal:
@@ -86,17 +87,24 @@ class Journal:
 
     def time(self, vectors: Sequence[Vector], rounds: int) -> Batch:
         """Return the next batch of the file if it is this one; else drop the rest of the file and measure."""
+        return self._answer(vectors, rounds, lambda: self._timer.time(vectors, rounds), profiled=False)
+
+    def profile(self, vector: Vector, rounds: int) -> Batch:
+        """Return the next batch of the file if it is this profile; else drop the rest of the file and measure."""
+        return self._answer([vector], rounds, lambda: self._timer.profile(vector, rounds), profiled=True)
+
+    def _answer(self, vectors: Sequence[Vector], rounds: int, measure: Callable[[], Batch], *, profiled: bool) -> Batch:
         if self._next < len(self._entries):
             entry = self._entries[self._next]
-            if entry.vectors == tuple(vectors) and len(entry.us) == rounds:
+            if (entry.vectors, len(entry.us), entry.profiled) == (tuple(vectors), rounds, profiled):
                 self._next += 1
                 return Batch(np.array(entry.us), entry.seconds)
             # Other options lead another way from here on.
             del self._entries[self._next :], self._ends[self._next + 1 :]
             self._stream.truncate(self._ends[-1])
-        measured = self._timer.time(vectors, rounds)
+        measured = measure()
         us = tuple(tuple(max(round(float(time), 4), 1e-4) for time in row) for row in measured.times)
-        entry = _Entry(tuple(vectors), us, round(measured.seconds, 4))
+        entry = _Entry(tuple(vectors), us, round(measured.seconds, 4), profiled)
         self._write(entry)
         self._entries.append(entry)
         self._next += 1
@@ -136,7 +144,10 @@ class Journal:
     def _read(self, kind: type[T], number: int, line: bytes) -> T:
         try:
             found = strict_json.read(kind, strict_json.parse(line))
-            if isinstance(found, _Entry) and {len(row) for row in found.us} != {len(found.vectors)}:
+            lengths = {len(row) for row in found.us} if isinstance(found, _Entry) else set()
+            if isinstance(found, _Entry) and (
+                len(lengths) != 1 or (not found.profiled and lengths != {len(found.vectors)})
+            ):
                 raise MismatchError("$.us", "has not a time for each vector in each round")
         except MismatchError as mismatch:
             raise UsageError(

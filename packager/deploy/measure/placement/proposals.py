@@ -8,10 +8,11 @@ cost alone, beside random changes of the whole population.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from packager.deploy.measure.placement.space import Space, Vector
+from packager.deploy.measure.placement.space import Vector
 
 Losses = dict[int, tuple[float, ...]]
 """By place: how much slower than the fastest each alternative was in the descent, as a part of a run."""
@@ -27,19 +28,20 @@ TRIES = 20
 
 
 class Proposals:
-    """Children of a population; ``small`` spaces, of at most so many vectors, are enumerated."""
+    """Children of a population, of the ``digits`` of each place; ``small`` spaces, of at most so many vectors, are
+    enumerated."""
 
-    def __init__(self, space: Space, losses: Losses, seed: int, small: int) -> None:
-        self._sizes = [len(place.alternatives) for place in space.places]
+    def __init__(self, digits: Sequence[Sequence[int]], losses: Losses, seed: int, small: int) -> None:
+        self._digits = digits
         self._losses = losses
         self._random = random.Random(seed)
-        self._enumerated = space.size <= small
+        self._enumerated = math.prod(map(len, digits)) <= small
 
     def children(self, population: Sequence[Vector], count: int, is_known: Callable[[Vector], bool]) -> list[Vector]:
         """Return at most ``count`` vectors that were not measured yet; ``population`` has the fastest first."""
         best = population[0]
         if self._enumerated:
-            rest = itertools.product(*map(range, self._sizes))
+            rest = itertools.product(*self._digits)
             ordered = iter(sorted(rest, key=lambda vector: (self._loss(best, vector), vector)))
         else:
             ordered = self._changes(best)
@@ -75,7 +77,7 @@ class Proposals:
         yield from sorted(vectors, key=lambda vector: (self._loss(best, vector), vector))
 
     def _open(self) -> list[int]:
-        return [place for place, size in enumerate(self._sizes) if size > 1]
+        return [place for place, digits in enumerate(self._digits) if len(digits) > 1]
 
     def _next(self, place: int) -> int:
         """Return the next place in the run; equal regions repeat, so the first follows the last."""
@@ -83,7 +85,7 @@ class Proposals:
         return places[(places.index(place) + 1) % len(places)]
 
     def _others(self, vector: Vector, place: int) -> list[int]:
-        return [digit for digit in range(self._sizes[place]) if digit != vector[place]]
+        return [digit for digit in self._digits[place] if digit != vector[place]]
 
     def _child(self, population: Sequence[Vector]) -> Vector | None:
         places = self._open()

@@ -1,4 +1,4 @@
-"""Search the fastest vector: all plans, coordinate descent from the best, evolution, and a final of all plans.
+"""Search the fastest vector: all plans, a screening, coordinate descent from the best, evolution, and a final.
 
 Descent alone misses changes of two places that are slower each alone; evolution alone takes long to get the easy ones.
 The final compares the winner with every plan in turns, so the result is never slower than the best plan beyond noise.
@@ -6,40 +6,21 @@ The final compares the winner with every plan in turns, so the result is never s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from packager.deploy.measure.placement.effort import FINALISTS, KEPT, LEAST_ROUNDS, Budget, Effort
+from packager.deploy.measure.placement.final import Finalist, hold_final
 from packager.deploy.measure.placement.proposals import Losses, Proposals
-from packager.deploy.measure.placement.space import Plan, Space, Vector
-from packager.deploy.measure.placement.timing import MOST_AT_ONCE, Drift, Ledger, Timer, Times
+from packager.deploy.measure.placement.screen import MATTERS, Screened, screen
+from packager.deploy.measure.placement.space import Space, Vector
+from packager.deploy.measure.placement.timing import MOST_AT_ONCE, PROBE_ROUNDS, Drift, Ledger, Timer
 from packager.deploy.measure.statistics import CERTAINTY, center, significantly_less
 
-PROBE_ROUNDS = 3
-"""Rounds that measure how long measuring takes."""
-LEAST_ROUNDS = 7
-"""Minimum number of rounds of a batch when time is short."""
-FINALISTS = 3
-"""Vectors found by the search that are in the final beside the plans."""
-REPEATED_FINALS = 4
-"""Maximum number of finals: repeated while a plan within the noise of the fastest seems slower by more than CLOSE."""
-CLOSE = 0.005
 PARENTS = 4
-KEPT = 2
-"""Vectors of the population that are measured again in each generation: who was lucky once is not twice."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to search: rounds of a batch, and of the final; children of a generation; ``seconds`` bound it all."""
-
-    rounds: int = 30
-    final_rounds: int = 60
-    children: int = 12
-    generations: int = 6
-    seconds: float | None = None
-    seed: int = 0
+"""Vectors whose changes a generation tries."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +36,6 @@ class Measured:
     def slower(self, digit: int) -> bool:
         """Whether an alternative is slower than the fastest, beyond the noise."""
         return self.us[digit] - min(self.us) > CERTAINTY * self.errors[digit]
-
-
-@dataclass(frozen=True)
-class Finalist:
-    """A vector of the final: its plan's name, None if the search found it, and microseconds of a run."""
-
-    plan: str | None
-    vector: Vector
-    us: float
 
 
 @dataclass(frozen=True)
@@ -95,7 +67,7 @@ def search(
     used = calls or (lambda _: dict.fromkeys(range(len(space.places)), 1))
     run = _Search(space, Ledger(timer, space.plans[0].vector, most_at_once), effort, progress, used)
     best = run.measure_plans()
-    run.descend(best)
+    run.descend(run.screen(best))
     run.evolve()
     run.refine()
     return run.decide()
@@ -112,143 +84,178 @@ class _Search:
     ) -> None:
         self.space = space
         self.effort = effort
-        self.report = progress
         self.calls = calls
-        names: dict[Vector, str] = {}
+        self.plans: dict[Vector, str] = {}
         for plan in space.plans:
-            names.setdefault(plan.vector, plan.name)
-        self.plans = [Plan(name, vector) for vector, name in names.items()]
+            self.plans.setdefault(plan.vector, plan.name)
         self.ledger = ledger
-        self.rounds = effort.rounds
+        self.progress = progress
+        self.budget = Budget(effort, ledger, len(self.plans), progress)
+        self.digits = [tuple(range(len(place.alternatives))) for place in space.places]  # that are worth whole runs
+        self.order = list(range(len(space.places)))
         self.places: dict[int, Measured] = {}
         self.losses: Losses = {}
         self.warnings: list[str] = []
 
-    # What is left to do, in vectors times rounds.
-
-    @property
-    def _final_work(self) -> int:
-        return (len(self.plans) + FINALISTS + 1) * self.effort.final_rounds
-
-    def _generation_work(self) -> int:
-        return (1 + KEPT + self.effort.children) * self._child_rounds
-
-    @property
-    def _child_rounds(self) -> int:
-        return max(self.rounds // 2, LEAST_ROUNDS)
-
-    def _descent_work(self, first: int) -> int:
-        return sum((1 + len(place.alternatives)) * self.rounds for place in self.space.places[first:])
-
-    def _seconds_left(self) -> float | None:
-        return None if self.effort.seconds is None else self.effort.seconds - self.ledger.elapsed
-
-    def _has_time(self, work: int) -> bool:
-        """Whether there is time for this, and for the final after it."""
-        left = self._seconds_left()
-        return left is None or (work + self._final_work) * self.ledger.seconds_each <= left
-
-    def _announce(self, text: str, work: int) -> None:
-        seconds = work * self.ledger.seconds_each
-        left = self._seconds_left()
-        self.report(f"{text}; about {max(min(seconds, seconds if left is None else left), 0):.0f} s left")
+    def _descent_work(self, places: Sequence[int]) -> float:
+        return self.budget.descent_work([self.digits[index] for index in places])
 
     def measure_plans(self) -> Vector:
         """Measure all plans; return the fastest."""
-        vectors = [plan.vector for plan in self.plans]
-        self.report(f"plans: {len(vectors)}, measured in turns")
-        self.ledger.measure(vectors, PROBE_ROUNDS, steady=False)
-        work = self._descent_work(0) + self.effort.generations * self._generation_work() + self._final_work
-        left = self._seconds_left()
-        wanted = (work + len(vectors) * self.rounds) * self.ledger.seconds_each
-        if left is not None and wanted > left:
-            self.rounds = max(min(round(self.rounds * left / wanted), self.rounds), min(LEAST_ROUNDS, self.rounds))
-        if self._has_time(len(vectors) * self.rounds):
-            self.ledger.measure(vectors, self.rounds)
-        best = min(self.plans, key=lambda plan: self.ledger.estimate(plan.vector).ratio)
-        self._announce(f"plans: {best.name} is the fastest of {len(vectors)}", work)
-        return best.vector
+        vectors = list(self.plans)
+        self.progress(f"plans: {len(vectors)}, measured in turns")
+        first = self.ledger.race(vectors, PROBE_ROUNDS)
+        self.budget.fit_rounds(self.digits)
+        fastest = min(np.median(times) for times in first.values())
+        close = [vector for vector in vectors if np.median(first[vector]) < 1.1 * fastest]
+        if len(close) > 1 and self.budget.has_time(len(close) * self.budget.rounds):
+            self.ledger.measure(close, self.budget.rounds)
+        best = min(self.plans, key=lambda vector: self.ledger.estimate(vector).ratio)
+        self.budget.announce(
+            f"plans: {self.plans[best]} is the fastest of {len(vectors)}", self.budget.work_of_all(self.digits)
+        )
+        return best
+
+    def screen(self, best: Vector) -> Vector:
+        """Find the alternatives that are worth whole runs; return the vector of the fastest ones."""
+        run_us = self.ledger.estimate(best).ratio * self.ledger.reference_us
+        if not self.budget.has_time(len(self.plans) * LEAST_ROUNDS):
+            return best
+        screened = screen(self.space, self.ledger, list(self.plans), run_us)
+        if not screened:
+            return best
+        digits = list(best)
+        for index, found in screened.items():
+            self.digits[index] = found.close
+            digits[index] = best[index] if best[index] in found.close else found.fastest
+            self._note(index, best, found, run_us)
+        self.order.sort(key=lambda index: -self._spread(index, screened))
+        self.budget.fit_rounds(self.digits)
+        tried = sum(len(found.close) for found in screened.values() if len(found.close) > 1)
+        self.budget.announce(
+            f"profiles: {tried} alternatives are close to the fastest of their choices",
+            self.budget.work_of_all(self.digits),
+        )
+        vectors = [best, *dict.fromkeys([tuple(digits), self._fastest(best, screened)])]
+        if len({*vectors}) == 1 or not self.budget.has_time(len(vectors) * self.budget.rounds):
+            return best
+        times = self.ledger.race(list(dict.fromkeys(vectors)), self.budget.rounds)
+        return min(times, key=lambda vector: float(np.median(times[vector])))
+
+    def _fastest(self, best: Vector, screened: Mapping[int, Screened]) -> Vector:
+        return tuple(screened[i].fastest if i in screened else digit for i, digit in enumerate(best))
+
+    def _note(self, index: int, vector: Vector, found: Screened, run_us: float) -> None:
+        """Remember what profiles say of a choice, in place of a descent."""
+        least = min(found.us)
+        us = tuple(run_us + us - least for us in found.us)
+        self.places[index] = Measured(index, vector, us, found.errors)
+        self.losses[index] = tuple((us - least) / run_us for us in found.us)
+
+    def _spread(self, index: int, screened: Mapping[int, Screened]) -> float:
+        """Return what is at stake between the close alternatives; functions come last, and stay in their order."""
+        if index not in screened:
+            return -1.0
+        us = [screened[index].us[digit] for digit in screened[index].close]
+        return max(us) - min(us)
 
     def descend(self, vector: Vector) -> None:
         """Change one place after the other to its fastest alternative."""
-        total = len(self.space.places)
-        later = self.effort.generations * self._generation_work() + self._final_work
-        for index, place in enumerate(self.space.places):
-            count = len(place.alternatives)
-            if count < 2 or not self.calls(vector).get(index):
+        later = self.budget.evolution_work(self.effort.generations) + self.budget.final_work
+        for number, index in enumerate(self.order):
+            if not self._is_open(index, vector):
                 continue
-            if not self._has_time(count * self.rounds):
-                self.warnings.append(f"time was over after {index} of {total} places: --seconds is too short")
+            if not self.budget.has_time(self._descent_work([index])):
+                total = len(self.order)
+                self.warnings.append(f"time was over after {number} of {total} places: --seconds is too short")
                 return
-            self._announce(
-                f"descent: {place.name}, {index + 1} of {total}, {count} alternatives",
-                self._descent_work(index) + later,
+            self.budget.announce(
+                f"descent: {self.space.places[index].name}, {number + 1} of {len(self.order)}, "
+                f"{len(self.digits[index])} alternatives",
+                self._descent_work(self.order[number:]) + later,
             )
             vector = self._choose(index, vector)
+
+    def _is_open(self, index: int, vector: Vector) -> bool:
+        """Whether whole runs can tell the alternatives of a place apart."""
+        if len(self.digits[index]) < 2 or not self.calls(vector).get(index):
+            return False
+        losses = self.losses.get(index)
+        return losses is None or max(losses[digit] for digit in self.digits[index]) > MATTERS
 
     def refine(self) -> None:
         """Measure places again where the fastest vector so far has an alternative that was slower in the descent."""
         vector = self.ledger.measured()[0]
         doubtful = [index for index, measured in self.places.items() if measured.slower(vector[index])]
         for number, index in enumerate(doubtful):
-            place = self.space.places[index]
-            if not self.calls(vector).get(index) or not self._has_time(len(place.alternatives) * self.rounds):
+            if not self._is_open(index, vector) or not self.budget.has_time(self._descent_work([index])):
                 continue
-            self._announce(
-                f"again: {place.name}, {number + 1} of {len(doubtful)}, {len(place.alternatives)} alternatives",
-                (len(doubtful) - number) * (1 + len(place.alternatives)) * self.rounds + self._final_work,
+            self.budget.announce(
+                f"again: {self.space.places[index].name}, {number + 1} of {len(doubtful)}, "
+                f"{len(self.digits[index])} alternatives",
+                self._descent_work(doubtful[number:]) + self.budget.final_work,
             )
             vector = self._choose(index, vector)
 
     def _choose(self, index: int, vector: Vector) -> Vector:
-        variants = [
-            (*vector[:index], d, *vector[index + 1 :]) for d in range(len(self.space.places[index].alternatives))
-        ]
-        times = self.ledger.measure(variants, self.rounds)
-        medians = np.median(times, axis=0)
-        usual, best = vector[index], int(np.argmin(medians))
-        if not significantly_less(times[:, best], times[:, usual]):
+        digits = tuple(dict.fromkeys((*self.digits[index], vector[index])))
+        variants = {digit: (*vector[:index], digit, *vector[index + 1 :]) for digit in sorted(digits)}
+        raced = self.ledger.race(list(variants.values()), self.budget.rounds)
+        times = {digit: raced[variant] for digit, variant in variants.items()}
+        best = min(times, key=lambda digit: float(np.median(times[digit])))
+        usual = vector[index]
+        if not significantly_less(times[best], times[usual]):
             best = usual
-        _, errors = center(times - times[:, best : best + 1])
-        self.places[index] = Measured(index, vector, tuple(map(float, medians)), tuple(map(float, errors)))
-        self.losses[index] = tuple(float(us) for us in (medians - medians.min()) / self.ledger.reference_us)
+        self._record(index, vector, times, best)
         return variants[best]
+
+    def _record(self, index: int, vector: Vector, times: Mapping[int, np.ndarray], best: int) -> None:
+        """Remember the times of a place's alternatives; of those not tried, what profiles said of them."""
+        before = self.places.get(index)
+        us, errors = [], []
+        for digit in range(len(self.space.places[index].alternatives)):
+            if digit in times:
+                common = min(len(times[digit]), len(times[best]))
+                _, (error,) = center((times[digit][:common] - times[best][:common])[:, None])
+                us.append(float(np.median(times[digit])))
+                errors.append(float(error))
+            else:
+                assert before is not None  # only a screening leaves alternatives out
+                us.append(float(np.median(times[best])) + before.us[digit] - min(before.us))
+                errors.append(before.errors[digit])
+        self.places[index] = Measured(index, vector, tuple(us), tuple(errors))
+        self.losses[index] = tuple((each - min(us)) / self.ledger.reference_us for each in us)
 
     def evolve(self) -> None:
         """Measure children of the fastest vectors, generation by generation."""
         effort = self.effort
-        proposals = Proposals(self.space, self.losses, effort.seed, effort.children * effort.generations)
+        proposals = Proposals(self.digits, self.losses, effort.seed, effort.children * effort.generations)
         for generation in range(effort.generations):
             population = self.ledger.measured()[:PARENTS]
             children = proposals.children(population, effort.children, self.ledger.knows)
             if not children:
                 return
-            batch = population[:KEPT] + children
-            if not self._has_time((1 + len(batch)) * self._child_rounds):
+            if not self.budget.has_time(self.budget.evolution_work(1)):
                 self.warnings.append(f"time was over after {generation} generations: --seconds is too short")
                 return
-            self._announce(
+            self.budget.announce(
                 f"evolution: generation {generation + 1} of {effort.generations}, {len(children)} children",
-                (effort.generations - generation) * self._generation_work() + self._final_work,
+                self.budget.evolution_work(effort.generations - generation) + self.budget.final_work,
             )
-            self.ledger.measure(batch, self._child_rounds)
+            self.ledger.race(population[:KEPT] + children, self.budget.child_rounds)
 
     def decide(self) -> Found:
         """Compare the fastest vectors with all plans in turns; the earliest within the noise of the fastest wins."""
-        plans = {plan.vector: plan.name for plan in self.plans}
-        best_plan = min(plans, key=lambda vector: self.ledger.estimate(vector).ratio)
+        best_plan = min(self.plans, key=lambda vector: self.ledger.estimate(vector).ratio)
         fastest = self.ledger.measured()
-        found = [vector for vector in fastest[: fastest.index(best_plan)] if vector not in plans][:FINALISTS]
-        if found and (simpler := self._simplified(found[0], best_plan)) not in (*plans, *found):
+        found = [v for v in fastest[: fastest.index(best_plan)] if v not in self.plans][:FINALISTS]
+        if found and (simpler := self._simplified(found[0], best_plan)) not in (*self.plans, *found):
             found.append(simpler)
         found.sort(key=lambda vector: sum(a != b for a, b in zip(vector, best_plan, strict=True)))
-        order = [*plans, *found]
-        times, winner = self._final(order, len(plans))
-        medians = np.median(times, axis=0)
-        finalists = [Finalist(plans.get(vector), vector, float(us)) for vector, us in zip(order, medians, strict=True)]
+        winner, finalists = hold_final(self.ledger, self.plans, found, self.budget.final_rounds, self.budget.announce)
         return Found(
-            winner=finalists[winner],
-            finalists=tuple(finalists),
+            winner=winner,
+            finalists=finalists,
             places=tuple(self.places[index] for index in sorted(self.places)),
             vectors=len(self.ledger.measured()),
             drift=self.ledger.drift,
@@ -263,29 +270,3 @@ class _Search:
             if gain <= CERTAINTY * max(measured.errors[plan[index]], measured.errors[digits[index]]):
                 digits[index] = plan[index]
         return tuple(digits)
-
-    def _final(self, order: list[Vector], plans: int) -> tuple[Times, int]:
-        text = f"final: {plans} plans and {len(order) - plans} others"
-        times = np.empty((0, len(order)))
-        for number in range(REPEATED_FINALS):
-            rounds = self._final_rounds(len(order))
-            if number and rounds < LEAST_ROUNDS:
-                break
-            rounds = max(rounds, LEAST_ROUNDS)
-            self._announce(f"{text}, {rounds} rounds", rounds * len(order))
-            times = np.concatenate([times, self.ledger.measure(order, rounds, steady=number == 0)])
-            winner, best = _winner(times)
-            if np.median(times[:, winner]) <= np.median(times[:, best]) * (1 + CLOSE):
-                break
-        return times, winner
-
-    def _final_rounds(self, vectors: int) -> int:
-        left = self._seconds_left()
-        most = self.effort.final_rounds
-        return most if left is None else min(most, int(left / (self.ledger.seconds_each * vectors)))
-
-
-def _winner(times: Times) -> tuple[int, int]:
-    """Return the first vector that is not slower than the fastest beyond the noise, and the fastest."""
-    best = int(np.argmin(np.median(times, axis=0)))
-    return next(index for index in range(best + 1) if not significantly_less(times[:, best], times[:, index])), best

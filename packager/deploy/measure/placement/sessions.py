@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from packager.bundle.manifest import Manifest
 from packager.deploy.load.abi import Status
 from packager.deploy.measure.placement.space import Space, Vector
 from packager.deploy.measure.placement.timing import MOST_AT_ONCE, Batch
@@ -30,6 +33,35 @@ class SessionTimer:
         start = time.monotonic()
         times = self._turns.compare([self._space.selection(vector) for vector in vectors], rounds)
         return Batch(times, time.monotonic() - start)
+
+    def profile(self, vector: Vector, rounds: int) -> Batch:
+        """Measure what each choice takes, by a profile; on a GPU calls overlap in a run, but not in a profile."""
+        start = time.monotonic()
+        turns, selection = self._turns, self._space.selection(vector)
+        owners = [] if turns.bundle.on_cuda else _owners(turns.bundle.manifest, selection)
+        if not owners:
+            return Batch(np.zeros((rounds, 0)), 0.0)
+        times = np.zeros((rounds, len(turns.bundle.manifest.choices) + 1))
+        with turns.session(selection) as session:
+            session.profile(turns.inputs, outputs=turns.outputs)
+            for row in times:
+                steps = session.profile(turns.inputs, outputs=turns.outputs)
+                repeated, rest = divmod(len(steps), len(owners))  # several times: micro-batches
+                if rest:
+                    return Batch(np.zeros((rounds, 0)), time.monotonic() - start)
+                np.add.at(row, owners * repeated, [step.duration_ns / 1e3 for step in steps])
+        return Batch(times, time.monotonic() - start)
+
+
+def _owners(manifest: Manifest, selection: Mapping[str, str]) -> list[int]:
+    """Return the choice of each call of a run with this selection, -1 for those outside of choices."""
+    assert manifest.placement is not None
+    digits = [[way.name for way in choice.alternatives].index(selection[choice.name]) for choice in manifest.choices]
+    owners: list[int] = []
+    for group in manifest.placement.calls:
+        if all(digits[choice] == alternative for choice, alternative in group.within):
+            owners += [group.within[0][0] if group.within else -1] * group.count
+    return owners
 
 
 def most_sessions(turns: Turns) -> int:

@@ -23,6 +23,12 @@ DRIFT = 0.03
 """Relative change of the reference's time, beyond noise, from which on a batch is repeated."""
 ATTEMPTS = 3
 """Maximum number of measurements of a batch."""
+STEADY_ROUNDS = 7
+"""Rounds of a batch from which on its drift can be told from noise."""
+PROBE_ROUNDS = 4
+"""Rounds of a race after which it goes on without those that were clearly slower than the fastest in each of them."""
+CLEARLY = 0.02
+"""How much slower that is, as a part of a run."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,12 @@ class Timer(Protocol):
 
     def time(self, vectors: Sequence[Vector], rounds: int) -> Batch:
         """Measure each vector once in each of the rounds."""
+
+    def profile(self, vector: Vector, rounds: int) -> Batch:
+        """Measure what each choice takes in runs of a vector, shape [rounds, choices + 1]: the last is all else.
+
+        There are no columns if that cannot be told apart.
+        """
 
 
 @dataclass(frozen=True)
@@ -80,13 +92,14 @@ class Ledger:
         self._timer = timer
         self._ratios: dict[Vector, Times] = {}
         self._work = 0
+        self._spent = 0.0
         self._levels: list[float] = []
         self._repeated = self._kept = 0
 
     @property
     def seconds_each(self) -> float:
         """Seconds that a vector takes in a round, on average so far."""
-        return self.elapsed / max(self._work, 1)
+        return self._spent / max(self._work, 1)
 
     @property
     def drift(self) -> Drift:
@@ -117,17 +130,38 @@ class Ledger:
         found = {self.reference: np.ones(rounds)}
         for part in parts:
             batch = [self.reference, *part]
-            times = self._measure_batch(batch, rounds, ATTEMPTS if steady else 1)
+            times = self._measure_batch(batch, rounds, ATTEMPTS if steady and rounds >= STEADY_ROUNDS else 1)
             found |= dict(zip(batch, (times / times[:, :1]).T, strict=True))
         for vector, ratios in found.items():
             known = self._ratios.get(vector)
             self._ratios[vector] = ratios if known is None else np.concatenate([known, ratios])
         return np.stack([found[vector] for vector in vectors], axis=1) * self.reference_us
 
+    def race(self, vectors: Sequence[Vector], rounds: int) -> dict[Vector, Times]:
+        """Measure distinct vectors, those that are clearly slower in the first rounds no further; return microseconds.
+
+        The first rounds of all are the same turns.
+        """
+        first = self.measure(vectors, min(PROBE_ROUNDS, rounds))
+        best = first[:, int(np.argmin(np.median(first, axis=0)))]
+        found = dict(zip(vectors, first.T, strict=True))
+        close = [v for v, us in found.items() if us.min() <= best.max() or (us <= best * (1 + CLEARLY)).any()]
+        if rounds > PROBE_ROUNDS and len(close) > 1:
+            more = self.measure(close, rounds - PROBE_ROUNDS)
+            found |= {v: np.concatenate([found[v], times]) for v, times in zip(close, more.T, strict=True)}
+        return found
+
+    def profile(self, vector: Vector, rounds: int) -> Times:
+        """Return what each choice takes in runs of a vector, as the timer does; that is no measurement of the run."""
+        measured = self._timer.profile(vector, rounds)
+        self.elapsed += measured.seconds
+        return measured.times
+
     def _measure_batch(self, batch: Sequence[Vector], rounds: int, attempts: int) -> Times:
         for attempt in range(attempts):
             measured = self._timer.time(batch, rounds)
             self.elapsed += measured.seconds
+            self._spent += measured.seconds
             self._work += rounds * len(batch)
             reference = measured.times[:, 0]
             moved = self._moved(reference)

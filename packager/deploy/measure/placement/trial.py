@@ -14,9 +14,10 @@ from packager.bundle.selection import PlacementChoice
 from packager.bundle.tuning_records import MeasuredPlacement
 from packager.deploy.load.selection import placement_revision
 from packager.deploy.measure.candidates import Tuned, record_of, tunable
+from packager.deploy.measure.placement.effort import Effort
 from packager.deploy.measure.placement.journal import Journal, Subject
 from packager.deploy.measure.placement.result import AlternativeTime, ChoiceTimes, PlacementResult, PlanTime
-from packager.deploy.measure.placement.search import Effort, Found, Measured, search
+from packager.deploy.measure.placement.search import Found, Measured, search
 from packager.deploy.measure.placement.sessions import Calls, SessionTimer, missing_libraries, most_sessions
 from packager.deploy.measure.placement.space import Place, Plan, Space, Vector
 from packager.deploy.measure.placement.timing import Timer
