@@ -195,7 +195,7 @@ def test_an_interrupted_run_goes_on(trials: dict[str, Path], tmp_path: Path, cli
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("descent: choice_2"):
+        if line.startswith("profiles: "):
             process.send_signal(signal.SIGINT)
             break
     rest = process.stderr.read()

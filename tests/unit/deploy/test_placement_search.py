@@ -269,14 +269,14 @@ class TestScreening:
         return space(sizes), Simulated(cost, 0.01, seed, costs=own)
 
     def test_large_spaces_take_few_runs(self) -> None:
-        """Of 40 choices of four alternatives, some hundred vectors are measured, and those are close to the best."""
+        """40 choices of four alternatives in 3,400 runs: descent alone would take 6,000."""
         where, timer = self.timer([4] * 40, 1)
         found = search(where, timer, Effort(generations=1))
         assert timer.costs is not None
         least = sum(map(min, timer.costs))
         assert timer.cost(found.winner.vector) < least * 1.02
         assert timer.cost(found.winner.vector) < 0.8 * best_plan(where, timer.cost)
-        assert sum(rounds * len(vectors) for vectors, rounds in timer.batches) < 2500
+        assert sum(rounds * len(vectors) for vectors, rounds in timer.batches) < 4000
         assert len(found.places) == 40
 
     def test_alternatives_that_are_close_are_measured_in_whole_runs(self) -> None:
@@ -293,6 +293,18 @@ class TestScreening:
         assert first.us == pytest.approx((250.0, 231.0, 281.0))
         assert not [vector for vectors, _ in timer.batches for vector in vectors if vector == (2, 0)]
         assert second.us[1] - second.us[0] == pytest.approx(30.0)
+
+    def test_what_is_slow_alone_and_fast_beside_its_neighbor_is_kept(self) -> None:
+        where = space([2, 2, 2])
+
+        def parts(vector: Vector) -> list[float]:
+            return [200.0 + 40 * vector[0], 200 - 100 * (vector[:2] == (1, 1)) + 40 * vector[1], 100.0 + 90 * vector[2]]
+
+        class Coupled(Simulated):
+            def profile(self, vector: Vector, rounds: int) -> Batch:
+                return Batch(np.tile(np.array([*parts(vector), 0.0]), (rounds, 1)), 0.0)
+
+        assert search(where, Coupled(lambda vector: sum(parts(vector))), Effort()).winner.vector == (1, 1, 0)
 
     def test_short_runs_are_not_profiled(self) -> None:
         where = space([3, 2])

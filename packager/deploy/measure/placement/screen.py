@@ -1,12 +1,13 @@
 """Screen the alternatives of all choices at once, by profiles of a few vectors: what each takes where it runs.
 
 A profiled run says what every choice takes, so as many vectors as a choice has alternatives say all. What is clearly
-slower there need not be tried in whole runs, which tell a change of a thousandth of a run only after many.
+slower there need not be tried in whole runs, which tell a change of a few thousandths of a run only after many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ PROFILED_US = 100.0
 ROUNDS = 7
 MARGIN = 0.1
 """How much slower than the fastest an alternative is, as a part of the choice's time, that is not tried again."""
-MATTERS = 0.001
+MATTERS = 0.002
 """Differences below this part of a run are not measured in whole runs."""
 
 
@@ -46,37 +47,53 @@ def screen(space: Space, ledger: Ledger, plans: Sequence[Vector], run_us: float)
     """
     if run_us < PROFILED_US:
         return {}
-    choices = [number for number, place in enumerate(space.places) if not place.is_function]
-    found: dict[tuple[int, int], Times] = {}
+    sizes = [len(place.alternatives) for place in space.places if not place.is_function]
+    profiles: dict[Vector, Times] = {}
     vectors = list(plans)
     while vectors:
-        vector = vectors.pop(0)
-        times = ledger.profile(vector, ROUNDS)
+        times = ledger.profile(vectors[0], ROUNDS)
         if not times.shape[1]:
             return {}
-        for number in choices:
-            known = found.get((number, vector[number]))
-            if known is None or np.median(times[:, number]) < np.median(known):
-                found[number, vector[number]] = times[:, number]
-        vectors = vectors or _next(space, choices, found, plans[0])
-    return {number: _judge(found, number, len(space.places[number].alternatives), run_us) for number in choices}
+        profiles[vectors.pop(0)] = times
+        vectors = vectors or _next(sizes, list(profiles))
+    together = _fast_together(len(sizes), profiles)
+    return {number: _judge(number, count, profiles, together, run_us) for number, count in enumerate(sizes)}
 
 
-def _next(space: Space, choices: Sequence[int], found: dict[tuple[int, int], Times], vector: Vector) -> list[Vector]:
-    """Return a vector of alternatives that have not run yet, where there are any."""
-    digits = list(vector)
-    for number in choices:
-        missing = (d for d in range(len(space.places[number].alternatives)) if (number, d) not in found)
-        digits[number] = next(missing, vector[number])
-    return [tuple(digits)] if tuple(digits) != vector else []
+def _next(sizes: Sequence[int], known: Sequence[Vector]) -> list[Vector]:
+    """Return a vector of alternatives that no known one has, where there are any."""
+    digits = list(known[0])
+    for number, count in enumerate(sizes):
+        seen = {vector[number] for vector in known}
+        digits[number] = next((digit for digit in range(count) if digit not in seen), digits[number])
+    return [tuple(digits)] if tuple(digits) not in known else []
 
 
-def _judge(found: dict[tuple[int, int], Times], number: int, count: int, run_us: float) -> Screened:
-    series = [found[number, digit] for digit in range(count)]
-    middles, errors = zip(*(center(times[:, None]) for times in series), strict=True)
-    us = [float(middle[0]) for middle in middles]
-    best = int(np.argmin(us))
-    noise = [float(np.hypot(error[0], errors[best][0])) if d != best else 0.0 for d, error in enumerate(errors)]
-    least = max(MARGIN * us[best], MATTERS * run_us)
-    close = tuple(d for d in range(count) if us[d] - us[best] <= max(least, CERTAINTY * noise[d]))
-    return Screened(tuple(us), tuple(noise), close)
+def _fast_together(choices: int, profiles: Mapping[Vector, Times]) -> set[tuple[int, int]]:
+    """Return choices and alternatives that are fast beside that of the next choice: one may be slower for the other."""
+    found: set[tuple[int, int]] = set()
+    for first in range(choices if choices > 1 else 0):
+        second = (first + 1) % choices  # equal regions repeat: the first follows the last
+        sums = {vector: float(np.median(us[:, first] + us[:, second])) for vector, us in profiles.items()}
+        least = min(sums.values())
+        fast = [vector for vector, us in sums.items() if us <= least * (1 + MARGIN)]
+        found |= {(place, vector[place]) for vector in fast for place in (first, second)}
+    return found
+
+
+def _judge(
+    number: int, count: int, profiles: Mapping[Vector, Times], together: Collection[tuple[int, int]], run_us: float
+) -> Screened:
+    found: list[tuple[float, float]] = []
+    for digit in range(count):
+        centers = [center(times[:, number : number + 1]) for v, times in profiles.items() if v[number] == digit]
+        found.append(min((float(middle), float(error)) for (middle,), (error,) in centers))
+    least, noise = min(found)
+    errors = tuple(math.hypot(error, noise) if us > least else 0.0 for us, error in found)
+    margin = max(MARGIN * least, MATTERS * run_us)
+    close = tuple(
+        digit
+        for digit, (us, _) in enumerate(found)
+        if us - least <= max(margin, CERTAINTY * errors[digit]) or (number, digit) in together
+    )
+    return Screened(tuple(us for us, _ in found), errors, close)
