@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from packager.bundle.selection import CallGroup, PlacementRecord
 from packager.ir.call_plan import Branch, Call, Copy, Digit, EntryPlan, Operand, Step
@@ -60,14 +61,15 @@ def _is_made_in(result: PlannedTensor, branch: Branch, calls: Sequence[PlannedCa
     return bool(writers) and all(set(branch) <= set(call.branch) for call in writers)
 
 
-def calls_of_trial(placement: PlacementRecord, entries: Sequence[EntryPlan]) -> tuple[CallGroup, ...]:
-    """Return the calls of a trial's only run by alternatives; none if there are several runs, or the data decides."""
-    if placement.rule != "trial" or len(entries) > 1 or entries[0].variants:
-        return ()
+def with_calls(placement: PlacementRecord | None, entries: Sequence[EntryPlan]) -> PlacementRecord | None:
+    """Add the calls of a trial's only run to its record; none if there are several runs, or the data decides."""
+    if placement is None or placement.rule != "trial" or len(entries) > 1 or entries[0].variants:
+        return placement
     branches = [_digits(step) for step in entries[0].steps]
     if None in branches:
-        return ()
-    return tuple(CallGroup(len(list(calls)), within or ()) for within, calls in itertools.groupby(branches))
+        return placement
+    groups = (CallGroup(len(list(calls)), within or ()) for within, calls in itertools.groupby(branches))
+    return replace(placement, calls=tuple(groups))
 
 
 def _digits(step: Step) -> tuple[tuple[int, int], ...] | None:

@@ -23,7 +23,7 @@ from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
-from packager.plan.alternatives import calls_of_trial, write_to_outputs
+from packager.plan.alternatives import with_calls, write_to_outputs
 from packager.plan.arena import Buffer, allocate
 from packager.plan.branches import assign_branches
 from packager.plan.buckets import gather_variants
@@ -74,7 +74,6 @@ class _Planner(Values):
             self.dims, {selected.symbol: number for number, selected in enumerate(selection, len(choices))}
         )
         finished = gather_variants([entry.finish(recorder) for entry in planned])
-        placement = self.model.placement
         call_plan = CallPlan(
             source=self.model.signature.source,
             entries=finished,
@@ -83,7 +82,7 @@ class _Planner(Values):
             arena_bytes=max(entry.arena_bytes for entry in planned),
             constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
             selection=selection,
-            placement=placement and replace(placement, calls=calls_of_trial(placement, finished)),
+            placement=with_calls(self.model.placement, finished),
             states=tuple(self.states.planned.values()),
             state_bytes=self.states.nbytes,
         )
