@@ -137,7 +137,7 @@ class _Converter:
         if name in CONVOLUTIONS and (name in PLANAR or self.constants is not None):
             return self._convolution(call)
         is_pooling = name in POOLINGS and call.attrs.layout == FIRST[rank][0]
-        if is_pooling and self.constants is not None and (rank == 4 or (rank == 5 and _overlaps(call))):
+        if is_pooling and self.constants is not None and (rank == 4 or _overlaps(call)):
             return self._pooling(call, name)
         if name in VIEWS:
             rearranged = self._rearranged(call)

@@ -1,7 +1,8 @@
-"""Maxima over windows line by line: the lines of a window first, then its columns.
+"""Maxima and averages over windows line by line: the lines of a window first, then its columns.
 
-A window of D x H x W takes D H + W comparisons for each element, in place of D H W, and lines are contiguous whatever
-the number of channels: so planes of NCHW are pooled as they are, as images of one channel.
+A window of D x H x W takes D H + W operations for each element, in place of D H W, and lines are contiguous whatever
+the number of channels: so planes of NCHW are pooled as they are, as images of one channel. Lines of the result that
+share lines of the image are computed together.
 """
 
 from __future__ import annotations
@@ -15,38 +16,48 @@ from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS
 from packager.backends.ccompiler.core.moves import Permute
 from packager.backends.ccompiler.core.operations import PLANAR_MEAN, Operation, Tensor, Use, Window, spatial, window_of
-from packager.backends.ccompiler.core.shapes import Shape, c_text, product
+from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.gemm.blocks import even_size
 
 # Floats of the columns of a segment, on the stack: the first-level cache holds them beside the lines.
 MOST_COLUMNS = 4096
+# Lines of the result that are computed together, and lines of the image whose loads are written out.
+LINES, WRITTEN_OUT = 4, 16
 # Channels that are computed at once where all are too many.
 CHUNK = 64
 MEANS = frozenset({"mean", "nn.adaptive_avg_pool2d"})
 MAXIMA = frozenset({"nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"})
+AVERAGES = frozenset({"nn.avg_pool2d", "nn.avg_pool3d"})
+# The longest stride of columns, of which there are no vectors.
+MOST_STRIDE = 4
 # Columns that are worth a loop over them.
 MIN_WIDTH = 16
 
 
 def is_by_lines(anchor: Operation) -> bool:
-    """Whether a maximum is computed line by line: several lines, and fewer comparisons, or odd channels."""
+    """Whether a window is computed line by line: one of planes, or a maximum of fewer comparisons, or odd channels."""
     data = anchor.uses[0]
-    if not anchor.name.startswith("nn.max_pool") or data.tensor.dtype != "float32":
+    if anchor.name not in MAXIMA | AVERAGES or data.tensor.dtype != "float32":
         return False
-    window = _window(anchor)
+    window, channels = _window(anchor), data.shape[-1]
     lines, columns = int(product(window.size[:-1])), window.size[-1]
     reach = (columns - 1) * window.dilation[-1] + 1
-    if reach < window.strides[-1] or not _fits(reach, min(data.shape[-1], CHUNK)):
+    if reach < window.strides[-1] or not _fits(reach, min(channels, CHUNK)):
         return False
-    if lines == 1 or data.shape[-1] == 1:  # vectors are along the columns
-        return bool(data.shape[-1] == 1 and window.strides[-1] <= 2)
+    if channels == 1:  # vectors are along the columns
+        width = anchor.result.shape[-2]
+        is_one = isinstance(width, int) and _fits((width - 1) * window.strides[-1] + reach, 1)
+        return window.strides[-1] <= MOST_STRIDE and (is_one or not _is_counted(anchor))  # a table has the counts
+    if anchor.name in AVERAGES or lines == 1:
+        return False
     fewer = lines * window.strides[-1] + columns + 1 < lines * columns
-    return fewer or data.shape[-1] % COLUMNS != 0
+    return fewer or channels % COLUMNS != 0
 
 
 def pool_planes(operations: Sequence[Operation], results: Sequence[Tensor]) -> list[Operation]:
-    """Return operations with maxima and means over planes of NCHW as they are, in place of those that permutations to
-    channels last, and for maxima back, are around."""
+    """Return operations with poolings and means over planes of NCHW as they are, in place of those that permutations to
+    channels last, and for poolings back, are around."""
     made = {operation.result.index: operation for operation in operations}
     readers: dict[int, list[Operation]] = {}
     for operation in operations:
@@ -55,7 +66,7 @@ def pool_planes(operations: Sequence[Operation], results: Sequence[Tensor]) -> l
     kept = {tensor.index for tensor in results}
     found = list(operations)
     for pool in operations:
-        before = made.get(pool.uses[0].tensor.index) if pool.name in MEANS | MAXIMA else None
+        before = made.get(pool.uses[0].tensor.index) if pool.name in MEANS | MAXIMA | AVERAGES else None
         if before is None or len(readers[before.result.index]) != 1 or before.result.index in kept:
             continue
         if pool.uses[0].shape != before.result.shape:
@@ -92,44 +103,102 @@ def add_pool_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     data, window = anchor.uses[0], _window(anchor)
     axes = len(window.size)
     source, result = spatial(data.shape, axes), spatial(anchor.result.shape, axes)
-    channels, width = int(data.shape[-1]), result[-2]
+    channels, width, lines = int(data.shape[-1]), result[-2], result[-3]
     reach, stride = (window.size[-1] - 1) * window.dilation[-1] + 1, window.strides[-1]
     chunk = channels if _fits(reach + 7 * stride, channels) or channels < CHUNK else CHUNK
     segment = max(1, (MOST_COLUMNS // chunk - reach) // stride + 1)
     segment = min(segment, width) if isinstance(width, int) else segment
-    lines, lanes = product(result[:-2]), group.machine.vector_bytes // 4
+    is_flat = stride == 1 or channels == 1  # columns of several lines are as those of one
+    pitch = _rounded(((segment - 1) * stride + reach) * chunk, stride if is_flat else 1)
+    together = _together(window, lines, MOST_COLUMNS // pitch) if equal(width, segment) and chunk == channels else 1
+    offsets, rows = _lines(window, together)
+    blocks, lanes = ceil_div(lines, together), group.machine.vector_bytes // 4
     by_line = not stage.after and chunk == channels
     draft = group.function("pool_lines")
     if by_line:  # nothing has an element for each channel
-        stage = replace(stage, rows=lines, inner=product((width, channels)))
+        stage = replace(stage, rows=product(result[:-2]), inner=product((width, channels)))
+    is_max, counted = anchor.name in MAXIMA, _is_counted(anchor)
+    value = "sums[j]" if is_max else "sums[j] * share"
     values: dict[str, Any] = {
-        "program": draft.program(stage, as_result("(sums[j])", anchor.result.dtype)),
+        "program": draft.program(stage, as_result(f"({value})", anchor.result.dtype)),
         "x": draft.tensor(data.tensor, False),
         "window": window,
-        "lines": c_text(result[-3]),
+        "lines": c_text(lines),
         "planes": c_text(result[1]),
         "width": c_text(width),
         "in_depth": c_text(source[1]),
         "in_height": c_text(source[-3]),
         "in_width": c_text(source[-2]),
-        "pitch": c_text(product((source[-2], channels))),
-        "plane_step": c_text(product((window.dilation[0], source[-3]))) if axes == 3 else "0",
-        "line_step": window.dilation[-2],
+        "line_pitch": c_text(product((source[-2], channels))),
         "deep": axes == 3,
         "channels": c_text(channels),
         "chunk": chunk,
         "count": str(chunk) if channels % chunk == 0 else f"pk_min_i64({chunk}, {channels} - start)",
         "whole": chunk == channels,
         "segment": segment,
-        "columns": ((segment - 1) * stride + reach) * chunk,
+        "blocks": c_text(blocks),
+        "most": together,
+        "offsets": offsets,
+        "rows": rows,
+        "written_out": len(offsets) <= WRITTEN_OUT,
+        "is_outside": _is_outside(window, source, result, together),
+        "pitch": pitch,
+        "out_pitch": pitch // stride if is_flat else segment * chunk,
         "stride": stride,
         "reach": reach,
         "taps": [tap * window.dilation[-1] for tap in range(1, window.size[-1])],
         "lanes": lanes,
         "padding": (stride + 1) * lanes if stride <= 2 else 0,  # that vectors of the last elements read
+        "identity": "-__builtin_inff()" if is_max else "0",
+        "next": "pk_max_f32({0}, {1})" if is_max else "({0} + {1})",
+        "next_vector": "pk_maximum_f32({0}, {1})" if is_max else "({0} + {1})",
+        "apart": reach // stride + lanes,
+        "is_average": not is_max,
+        "counted": counted,
+        "length": c_text(product((width, channels))) if equal(width, segment) else "places * count",
         "by_line": by_line,
     }
-    draft.finish("ops/pool_lines", lines, values)
+    draft.finish("ops/pool_lines", product((*result[:-3], blocks)), values)
+
+
+def _together(window: Window, lines: Extent, most: int) -> int:
+    """Return the lines of the result that are computed together."""
+    most = max(1, min(LINES, most))
+    while most > 1 and len(_lines(window, most)[0]) > WRITTEN_OUT:
+        most -= 1
+    return even_size(lines, most) if isinstance(lines, int) and lines > 0 else most
+
+
+def _lines(window: Window, together: int) -> tuple[list[tuple[int, int]], list[list[int]]]:
+    """Return the lines that windows of so many lines read, by plane and line, and which those of each one are."""
+    *deep, tall = [
+        [tap * dilation for tap in range(size)]
+        for size, dilation in zip(window.size[:-1], window.dilation[:-1], strict=True)
+    ]
+    planes = deep[0] if deep else [0]
+    read = [[(z, line * window.strides[-2] + y) for z in planes for y in tall] for line in range(together)]
+    offsets = sorted({place for places in read for place in places})
+    return offsets, [[offsets.index(place) for place in places] for places in read]
+
+
+def _is_outside(window: Window, source: Shape, result: Shape, together: int) -> bool:
+    """Whether windows of whole blocks of lines exceed the image in height or depth."""
+    for axis, (before, extent, out) in enumerate(zip(window.before[:-1], source[1:-2], result[1:-2], strict=True)):
+        if before or not isinstance(extent, int) or not isinstance(out, int):
+            return True
+        count = _rounded(out, together) if axis == len(window.size) - 2 else out
+        if (count - 1) * window.strides[axis] + (window.size[axis] - 1) * window.dilation[axis] >= extent:
+            return True
+    return False
+
+
+def _is_counted(anchor: Operation) -> bool:
+    """Whether an average is over the elements of the image alone."""
+    return anchor.name in AVERAGES and not anchor.attributes.count_include_pad
+
+
+def _rounded(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _window(anchor: Operation) -> Window:

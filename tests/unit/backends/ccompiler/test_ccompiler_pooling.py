@@ -66,13 +66,15 @@ PLANES = {
     "volumes": Case((5, 6, 18), 4, (3, 3, 3), (2, 1, 2), (1, 1, 1), (1, 1, 1)),
     "dilated": Case((12, 40), 2, (2, 3), (1, 1), (0, 1), (2, 3)),
     "long lines": Case((4, 5000), 2, (2, 2), (2, 2), (0, 0), (1, 1)),
+    "steps of three": Case((17, 70), 3, (4, 5), (2, 3), (1, 2), (1, 1), counted=False),
+    "line": Case((100,), 3, (7,), (4,), (3,), (1,)),
 }
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", [name for name in MACHINES if name != "vnni"])
 @pytest.mark.parametrize("name", PLANES)
-def test_maxima_of_planes_as_they_are(name: str, machine: str, tmp_path: Path) -> None:
+def test_pooling_of_planes_as_they_are(name: str, machine: str, tmp_path: Path) -> None:
     """Between two permutations to channels last and back."""
     case = PLANES[name]
     axes = len(case.extents)
@@ -80,18 +82,27 @@ def test_maxima_of_planes_as_they_are(name: str, machine: str, tmp_path: Path) -
 
     def body(e: Any, x: Any) -> Any:
         last = e(op.permute_dims(x, [0, *range(2, axes + 2), 1]))
-        layout = {2: "NHWC", 3: "NDHWC"}[axes]
+        layout, first = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[axes], [0, axes + 1, *range(1, axes + 1)]
         most = e(getattr(op.nn, f"max_pool{axes}d")(last, case.size, **window, layout=layout))
-        return e(op.permute_dims(most, [0, axes + 1, *range(1, axes + 1)]))
+        if axes == 1:
+            return e(op.permute_dims(most, first))
+        again = e(op.permute_dims(x, [0, *range(2, axes + 2), 1]))
+        average = getattr(op.nn, f"avg_pool{axes}d")
+        mean = e(average(again, case.size, **window, layout=layout, count_include_pad=case.counted))
+        return e(op.permute_dims(most, first)), e(op.permute_dims(mean, first))
 
     argument = variable("x", (tirx.Var("n", "int64"), case.channels, *case.extents))
     run = runner(partition([argument], body), tmp_path, machine)
-    assert len(run.group.functions) == 1
+    assert len(run.group.functions) == min(axes, 2)
     x = np.random.default_rng(7).standard_normal((2, case.channels, *case.extents)).astype(np.float32)
-    stacked, _ = windows(np.moveaxis(x, 1, -1), case)
-    np.testing.assert_array_equal(run(x), np.moveaxis(np.nanmax(stacked, -1), -1, 1))
+    stacked, count = windows(np.moveaxis(x, 1, -1), case)
+    most, *means = run(x) if axes > 1 else [run(x)]
+    np.testing.assert_array_equal(most, np.moveaxis(np.nanmax(stacked, -1), -1, 1))
+    for mean in means:
+        wanted = np.nansum(stacked, -1) / (stacked.shape[-1] if case.counted else count)
+        np.testing.assert_allclose(mean, np.moveaxis(wanted, -1, 1), rtol=1e-5, atol=1e-6)
     x[0, 0] = np.nan
-    assert np.isnan(run(x)[0, 0]).all()
+    assert np.isnan((run(x)[0] if axes > 1 else run(x))[0, 0]).all()
 
 
 @pytest.mark.sampled(3)
