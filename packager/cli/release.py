@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from packager.cli.files import Json, print_json
+from packager.cli.files import Json, print_json, write_whole
 from packager.cli.reports.tables import facts, print_tables
 from packager.errors import UsageError
 
@@ -27,13 +27,23 @@ def inspect(
     provenance: Annotated[
         bool, typer.Option("--provenance", help="Print what it was made of as SLSA provenance 1.0.")
     ] = False,
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the graph of its calls: .dot, .onnx (for Netron) or .json."),
+    ] = None,
 ) -> None:
     """Describe a bundle, without executing it. --json prints its manifest."""
     from packager.bundle.reader import inspect as inspect_bundle
 
-    if as_json + sbom + provenance > 1:
-        raise UsageError("--json, --sbom and --provenance exclude each other")
+    if as_json + sbom + provenance + (graph is not None) > 1:
+        raise UsageError("--json, --sbom, --provenance and --graph exclude each other")
     found = inspect_bundle(bundle)
+    if graph is not None:
+        from packager.deploy.report.export import graph_file
+
+        content = graph_file(found, graph)
+        write_whole(graph, lambda stream: stream.write(content))
+        return
     if sbom or provenance:
         from packager.deploy.trust.sbom import bill_of_materials
         from packager.deploy.trust.statement import provenance_statement

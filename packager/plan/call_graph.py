@@ -31,6 +31,7 @@ class _RunWriter:
         self._numbers: dict[int, int] = {}
         self._tensors: list[GraphTensor] = []
         self._written: set[int] = set()
+        self._workspaces: set[int] = set()
 
     def write(self, entry: PlannedEntry) -> RunGraph:
         """Return the graph of a run."""
@@ -52,6 +53,7 @@ class _RunWriter:
 
     def _call(self, call: PlannedCall) -> GraphCall:
         pairs = list(zip(call.function.parameters, call.operands, strict=True))
+        self._workspaces.update(id(tensor) for parameter, tensor in pairs if parameter.kind == "workspace")
         writes = self._number([tensor for parameter, tensor in pairs if parameter.written])
         reads = self._number([tensor for parameter, tensor in pairs if not parameter.written])
         updated = [number for number in writes if self._holds_value(number)]  # by a call before, or as a state
@@ -86,9 +88,10 @@ class _RunWriter:
         if id(tensor) not in self._numbers:
             self._numbers[id(tensor)] = len(self._tensors)
             constant = operand.space == "constants"
+            space = "workspace" if id(tensor) in self._workspaces else _SPACES.get(operand.space, operand.space)
             self._tensors.append(
                 GraphTensor(
-                    _SPACES.get(operand.space, operand.space),  # type: ignore[arg-type]
+                    space,  # type: ignore[arg-type]
                     self._constants[operand.value] if constant else operand.value,
                     self._values.nbytes(tensor),
                     tensor.dtype,

@@ -11,15 +11,15 @@ from packager.bundle.fields import Count, Name
 GRAPH_VERSION: Literal[1] = 1
 COPY = "copy"
 """The symbol of a copy by the bundle itself, as in profiles."""
-Space = Literal["arena", "input", "output", "state", "constant"]
+Space = Literal["arena", "workspace", "input", "output", "state", "constant"]
 
 
 @dataclass(frozen=True)
 class GraphTensor:
-    """A tensor or workspace of a run, of ``bytes`` with the dims at their maxima.
+    """A tensor of a run, or scratch memory, of ``bytes`` with the dims at their maxima.
 
-    ``place`` is the byte offset in the arena or in the memory for states, or the number of the input, of the output, or
-    of the manifest's constant.
+    ``place`` is the byte offset in the arena, where a ``workspace`` is too, or in the memory for states; or the number
+    of the input, of the output, or of the manifest's constant.
     """
 
     space: Space

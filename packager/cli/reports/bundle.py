@@ -140,31 +140,81 @@ def _part_tables(manifest: Manifest) -> list[Table]:
     return [Table("CUDA graphs", (*(["entry"] if several else []), "part of a run"), tuple(rows))] if rows else []
 
 
+def _about(manifest: Manifest, title: str) -> Table:
+    model, golden = manifest.model, manifest.golden
+    opset = ", ".join(f"{domain} {version}" for domain, version in model.opset.items())
+    return facts(
+        title,
+        ("model", " ".join(filter(None, (model.name, f"({model.format} {opset})".replace(" )", ")"))))),
+        ("made by", f"packager {manifest.packager_version}, {model.producer or 'unknown producer'}"),
+        ("form", f"{manifest.form}, ABI {manifest.abi_version}, schema {manifest.schema_version}"),
+        *_target_rows(manifest.targets),
+        ("dims", "; ".join(map(_dim, manifest.dims)) or "none"),
+        ("golden pairs", f"{golden.cases}, rtol {golden.rtol:g}, atol {golden.atol:g}" if golden else "none"),
+        ("SHA-256", manifest.content_sha256),
+    )
+
+
+def _interface(manifest: Manifest) -> list[Table]:
+    tensors = Table("Tensors", ("kind", "name", "dtype", "shape"), tuple(_model_rows(manifest)))
+    return [tensors, *_extent_tables(manifest), *_part_tables(manifest)]
+
+
+def _static_libraries(manifest: Manifest) -> Table:
+    return Table(
+        "Static libraries",
+        ("backend", "file", "members", "SHA-256"),
+        tuple(
+            (backend.kind, library.name, str(len(library.members)) if library.members else "-", library.sha256[:16])
+            for backend in manifest.backends
+            for library in backend.static_libraries
+        ),
+    )
+
+
+def _requirements(requirements: Requirements) -> list[Table]:
+    table = facts(
+        "Requirements",
+        ("machine", f"{requirements.machine}, {requirements.os}"),
+        ("glibc", requirements.glibc or "not needed"),
+        ("libraries", _names(requirements.needed)),
+        ("CPU features", _names(requirements.cpu_features)),
+        *_level_rows(requirements),
+        *_cuda_rows(requirements.cuda),
+        ("exports", _names(requirements.exports)),
+    )
+    return [table, *_loaded_tables(requirements.libraries)]
+
+
+def _licenses(manifest: Manifest) -> Table:
+    return Table("Licenses", ("component", "SPDX"), tuple((item.component, item.spdx) for item in manifest.licenses))
+
+
+def fact_tables(manifest: Manifest) -> list[Table]:
+    """Return what a report shows as tables."""
+    toolchain = facts("Toolchain", *sorted(manifest.toolchain.items()))
+    return [
+        _about(manifest, "About"),
+        *_interface(manifest),
+        *_requirements(manifest.requirements),
+        _static_libraries(manifest),
+        toolchain,
+        _licenses(manifest),
+    ]
+
+
 def inspect_tables(bundle: BundleFile) -> list[Table]:
     """Return the report of `packager inspect`."""
     manifest = bundle.manifest
-    model, weights, requirements, sizes = manifest.model, manifest.weights, manifest.requirements, manifest.sizes
-    opset = ", ".join(f"{domain} {version}" for domain, version in model.opset.items())
+    weights, requirements, sizes = manifest.weights, manifest.requirements, manifest.sizes
     primitives = sorted(manifest.primitives(), key=lambda item: -item[1].flops * item[1].calls)
     flops = sum(item.flops * item.calls for _, item in primitives)
-    golden = manifest.golden
     external = f" in {weights.file}" if weights.file else ""
     shown = primitives[:_TOP_PRIMITIVES]
     constants = sorted(manifest.constants, key=lambda item: -item.bytes)[:_TOP_CONSTANTS]
     return [
-        facts(
-            f"{bundle.path}",
-            ("model", " ".join(filter(None, (model.name, f"({model.format} {opset})".replace(" )", ")"))))),
-            ("made by", f"packager {manifest.packager_version}, {model.producer or 'unknown producer'}"),
-            ("form", f"{manifest.form}, ABI {manifest.abi_version}, schema {manifest.schema_version}"),
-            *_target_rows(manifest.targets),
-            ("dims", "; ".join(map(_dim, manifest.dims)) or "none"),
-            ("golden pairs", f"{golden.cases}, rtol {golden.rtol:g}, atol {golden.atol:g}" if golden else "none"),
-            ("SHA-256", manifest.content_sha256),
-        ),
-        Table("Tensors", ("kind", "name", "dtype", "shape"), tuple(_model_rows(manifest))),
-        *_extent_tables(manifest),
-        *_part_tables(manifest),
+        _about(manifest, f"{bundle.path}"),
+        *_interface(manifest),
         Table(
             "Backends",
             ("kind", "primitives", "calls", "MFLOP"),
@@ -178,15 +228,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 for backend in manifest.backends
             ),
         ),
-        Table(
-            "Static libraries",
-            ("backend", "file", "members", "SHA-256"),
-            tuple(
-                (backend.kind, library.name, str(len(library.members)) if library.members else "-", library.sha256[:16])
-                for backend in manifest.backends
-                for library in backend.static_libraries
-            ),
-        ),
+        _static_libraries(manifest),
         Table(
             f"Primitives by FLOPs ({len(shown)} of {len(primitives)})",
             ("symbol", "backend", "composite", "calls", "MFLOP", "share"),
@@ -204,17 +246,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
         ),
         *_choice_tables(manifest.choices),
         *_selection_tables(manifest.selection),
-        facts(
-            "Requirements",
-            ("machine", f"{requirements.machine}, {requirements.os}"),
-            ("glibc", requirements.glibc or "not needed"),
-            ("libraries", _names(requirements.needed)),
-            ("CPU features", _names(requirements.cpu_features)),
-            *_level_rows(requirements),
-            *_cuda_rows(requirements.cuda),
-            ("exports", _names(requirements.exports)),
-        ),
-        *_loaded_tables(requirements.libraries),
+        *_requirements(requirements),
         facts(
             "Sizes",
             ("file", size_text(sizes.file)),
@@ -236,7 +268,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
                 for item in constants
             ),
         ),
-        Table("Licenses", ("component", "SPDX"), tuple((item.component, item.spdx) for item in manifest.licenses)),
+        _licenses(manifest),
     ]
 
 

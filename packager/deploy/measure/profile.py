@@ -96,7 +96,7 @@ def summarize(manifest: Manifest, runs: Sequence[Sequence[Step]]) -> Profile:
     for step, duration in zip(runs[0], medians, strict=True):
         times[step.symbol] += duration
     known = {item.symbol: (kind, item) for kind, item in manifest.primitives()}
-    of_work = _times_of_work(manifest, times)
+    of_work = times_of_work(manifest, times)
     primitives = []
     for symbol, time in times.items():
         kind, item = known.get(symbol, (None, None))
@@ -121,7 +121,7 @@ def _with_rates(entry: PrimitiveTime, primitive: Primitive, nanoseconds: float) 
     return replace(entry, bytes=moved, flops=flops, gb_per_second=rates[0], gflops_per_second=rates[1])
 
 
-def _times_of_work(manifest: Manifest, times: Mapping[str, float]) -> dict[str, float]:
+def times_of_work(manifest: Manifest, times: Mapping[str, float]) -> dict[str, float]:
     """Return the time per function that has work attributed to it: its own, or its whole partition's."""
     partitions: dict[tuple[str, str, tuple[str, ...]], list[str]] = defaultdict(list)
     for kind, primitive in manifest.primitives():
