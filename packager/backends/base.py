@@ -24,7 +24,7 @@ from packager.resources import folder
 if TYPE_CHECKING:
     from packager.custom_ops.library import OpLibrary
     from packager.graph.dataflow import Dataflow
-    from packager.ir.primitives import BackendOutput, Kernel, Partition
+    from packager.ir.primitives import BackendOutput, Kernel, KnownLibrary, Partition
 
 
 API_VERSION = 1
@@ -238,6 +238,14 @@ class LibraryUser(PartitionBackend, Protocol):
     """
 
     needs_library: bool
+
+
+@runtime_checkable
+class LibraryKnower(LibraryUser, Protocol):
+    """A backend that says which libraries its code may call: ``packager machine`` lists them, ``--copy-libraries``
+    copies what they open as well."""
+
+    known_libraries: Sequence[KnownLibrary]
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from packager.backends.base import Backend
+    from packager.ir.primitives import KnownLibrary
 
 GROUP = "packager.backends"
 
@@ -28,6 +29,7 @@ BUILT_IN = {
     "cuda": "packager.backends.cuda.backend:BACKEND",
     "cutlass": "packager.backends.cutlass.backend:BACKEND",
     "cublas": "packager.backends.cublas.backend:BACKEND",
+    "cudnn": "packager.backends.cudnn.backend:BACKEND",
     "ccompiler": "packager.backends.ccompiler.backend:BACKEND",
     "external": "packager.backends.external.backend:BACKEND",
 }
@@ -74,6 +76,16 @@ def all_backends() -> list[Registered]:
         except PackagerError as problem:
             found.append(Registered(kind, origin, None, problem))
     return found
+
+
+def known_libraries() -> list[KnownLibrary]:
+    """Return the libraries that code of installed backends may open."""
+    from packager.backends.base import LibraryKnower
+
+    backends = [registered.backend for registered in all_backends()]
+    return [
+        library for backend in backends if isinstance(backend, LibraryKnower) for library in backend.known_libraries
+    ]
 
 
 def own_backends() -> list[Backend]:

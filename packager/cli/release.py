@@ -128,14 +128,26 @@ def sign(
     print(sign_bundle(bundle, key=key, certificate=certificate, chain=chain or (), output=output))
 
 
-def machine(*, libraries: Libraries = None, as_json: Json = False) -> None:
+def machine(
+    *,
+    libraries: Libraries = None,
+    gpu: Annotated[
+        int | None, typer.Option("--gpu", help="Print a GPU's description for -device of the Target cudnn instead.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Describe this machine; verify --machine reads what --json prints."""
+    from packager.backends.registry import known_libraries
     from packager.deploy.load.folders import library_folders
+    from packager.deploy.verify.gpu_description import describe_gpu
     from packager.deploy.verify.gpus import describe_cuda
-    from packager.deploy.verify.libraries import VERSION_FUNCTIONS
     from packager.deploy.verify.machine import this_machine
 
-    found = this_machine(sonames=tuple(VERSION_FUNCTIONS), folders=library_folders(libraries))
+    if gpu is not None:
+        print_json(describe_gpu(gpu))
+        return
+    functions = {soname: known.version_function for known in known_libraries() for soname in known.sonames}
+    found = this_machine(sonames=functions, folders=library_folders(libraries), functions=functions)
     if as_json:
         print_json(found.to_json())
         return

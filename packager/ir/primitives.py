@@ -188,6 +188,19 @@ class LoadedLibrary:
 
 
 @dataclass(frozen=True)
+class KnownLibrary:
+    """A library that a backend's code may open, as far as it is known before anything is built.
+
+    ``version_function`` returns its version as major * 10000 + minor * 100 + patch, a ``size_t``. ``opens`` are the
+    sonames of what the library itself opens, of its own folder; not every version has all.
+    """
+
+    sonames: tuple[str, ...]
+    version_function: str
+    opens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class StaticLibrary:
     """Objects and archives that together define ``symbols``; all other names become local.
 

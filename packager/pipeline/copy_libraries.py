@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from packager.backends.registry import known_libraries
 from packager.bundle.elf.file import read_elf
 from packager.bundle.elf.symbols import version_key
+from packager.bundle.library_files import find_library, installed_folders
 from packager.bundle.reader import read_manifest
 from packager.bundle.requirements import LibraryRequirement
 from packager.bundle.staging import temporary_file
-from packager.deploy.load.folders import installed_folders
-from packager.deploy.verify.libraries import find_libraries, find_library
+from packager.deploy.verify.libraries import find_libraries
 from packager.errors import UsageError
 from packager.pipeline.publish import OutputError
 from packager.progress import report
@@ -26,8 +27,10 @@ def copy_libraries(bundle: Path) -> None:
     Raises UsageError if a library is not found, or if another file has its name; OutputError.
     """
     folders = installed_folders()
+    opens = {soname: known.opens for known in known_libraries() for soname in known.sonames}
     for library in read_manifest(bundle)[0].requirements.libraries:
-        for source, name in _with_needed(*_newest(library, folders, bundle)):
+        path, soname = _newest(library, folders, bundle)
+        for source, name in _with_needed(path, [soname, *opens.get(soname, ())]):
             _copy(source, bundle.absolute().parent / name)
 
 
@@ -43,9 +46,10 @@ def _newest(library: LibraryRequirement, folders: Sequence[Path], bundle: Path) 
     )
 
 
-def _with_needed(path: Path, soname: str) -> Iterator[tuple[Path, str]]:
-    """Yield a library, and those of its folder that it needs, with the names that the dynamic linker looks for."""
-    names = [soname]
+def _with_needed(path: Path, sonames: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield a library, and those of its folder that are named or needed, with the names that the dynamic linker looks
+    for."""
+    names = list(sonames)
     for name in names:  # grows
         file = path.parent / name
         if file.is_file():

@@ -130,6 +130,7 @@ static int32_t fill(pk_cuda_t *cuda, const packager_session_options_t *options) 
 /* In the device's context. Results are not looked at: after a fault everything fails, and goes with the context. */
 static void empty(pk_cuda_t *cuda) {
   pk_graphs_release(cuda);
+  pk_kept_release_own(cuda);
   pk_filled_release(cuda);
   pk_staging_release(cuda);
   if (cuda->arena && cuda->gpu->has_pools) {

@@ -11,7 +11,7 @@
  *   problem_launch.c  launches with arguments computed from a problem, cached; tensor maps
  *   opaque.c          work that a library enqueues
  *   prepare.c         has libraries load and choose what they need before the first run
- *   kept.c            what backends keep on a device
+ *   kept.c            what backends keep on a device, or for a session
  *   graph.c           CUDA graphs: capture, update, replay
  *   profile.c         times primitive functions
  *   memory.c          growable arrays
@@ -34,7 +34,7 @@ typedef struct {
   int32_t overlaps;    /* its code may hold griddepcontrol.wait, and so PK_CUDA_PROGRAMMATIC means something */
 } pk_kernel_t;
 
-/* What a backend keeps on a device. */
+/* What a backend keeps on a device, or for a session. */
 typedef struct pk_kept pk_kept_t;
 struct pk_kept {
   pk_kept_t *next; /* made before this */
@@ -151,6 +151,7 @@ struct pk_cuda {
   packager_session_t *session;
 
   pk_gpu_t *gpu;
+  pk_kept_t *kept; /* its own, the newest */
   CUstream own;
   CUstream captures; /* made with the first graph */
   CUstream opaque;   /* in which libraries' work is captured; made with the first */
@@ -285,6 +286,7 @@ CUresult pk_opaque_capture(pk_cuda_t *cuda, const pk_work_t *work, CUgraph *grap
 int32_t pk_prepare(packager_session_t *session);
 /* kept.c. In the device's context. */
 void pk_kept_release(pk_gpu_t *gpu);
+void pk_kept_release_own(pk_cuda_t *cuda);
 
 /* profile.c. Around each launch. */
 CUresult pk_measure_begin(pk_cuda_t *cuda);

@@ -109,4 +109,8 @@ typedef struct {
 int32_t pk_cuda_keep(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void *key, uint64_t bytes, void *context,
                      void **value);
 
+/* The same for a value of the session alone, as a handle that has a stream: released with it, the newest first. */
+int32_t pk_cuda_keep_own(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void *key, uint64_t bytes, void *context,
+                         void **value);
+
 #endif /* PACKAGER_CUDA_H_ */

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable
+from packager.backends.cublas.library import KNOWN
 from packager.backends.cublas.options import MAX_CANDIDATES, OPERATORS, CublasOptions
 from packager.bundle.tuning_records import read_records
 from packager.errors import UsageError
@@ -27,6 +28,7 @@ class CublasBackend:
     summary = "NVIDIA cuBLASLt: matrix products, by the library that the target machine has"
     merges = False
     needs_library = True
+    known_libraries = KNOWN
     example = ("cuda -arch=sm_90a", "cublas")
 
     def canonical(self, options: CublasOptions, base: Target | None) -> CublasOptions:  # noqa: ARG002

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packager.backends.cublas.options import CublasOptions
-from packager.ir.primitives import LoadedLibrary
+from packager.ir.primitives import KnownLibrary, LoadedLibrary
 
 SYMBOL = "pkm_cublaslt"
 LEAST = "12.0"
@@ -25,6 +25,8 @@ FUNCTIONS = (
     "cublasLtMatmul",
 )
 """In the order of PK_CUBLASLT_FUNCTIONS of templates/cublas/cublaslt.h."""
+
+KNOWN = (KnownLibrary(CublasOptions().soname, "cublasLtGetVersion"),)
 
 
 def loaded_library(options: CublasOptions) -> LoadedLibrary:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import site
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from packager.bundle.library_files import installed_folders
 from packager.errors import UsageError
 
 
@@ -24,14 +23,6 @@ def library_folders(folders: Sequence[str | Path] | None) -> list[Path]:
     if isinstance(folders, (str, Path)):
         raise UsageError(f"libraries={str(folders)!r}: expected a list of folders", hint="libraries=[folder]")
     return installed_folders() if folders is None else [_checked(Path(folder)) for folder in folders]
-
-
-def installed_folders() -> list[Path]:
-    """Return the folders of NVIDIA's libraries that pip has installed for this interpreter."""
-    places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    if site.ENABLE_USER_SITE:
-        places.append(site.getusersitepackages())
-    return [folder for place in dict.fromkeys(places) for folder in sorted(Path(place).glob("nvidia/*/lib"))]
 
 
 def _checked(folder: Path) -> Path:

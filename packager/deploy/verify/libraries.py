@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packager.bundle.elf.symbols import version_key
+from packager.bundle.library_files import find_library
 from packager.bundle.loaded_libraries import read_libraries
 from packager.bundle.manifest import LIBRARIES_SECTION, Manifest
 from packager.bundle.reader import BundleFile
@@ -17,8 +17,8 @@ from packager.bundle.requirements import LibraryRequirement
 from packager.deploy.verify.findings import Finding, error, warning
 from packager.errors import BundleError
 
-# The libraries that packager's backends call: the function that tells the version, as major * 10000 + minor * 100 +
-# patch (cublasLtGetVersion of cuBLAS 12 and 13, cudnnGetVersion of cuDNN 9).
+# The libraries that packager's own backends declare: the function that tells the version, as major * 10000 + minor *
+# 100 + patch (cublasLtGetVersion of cuBLAS 12 and 13, cudnnGetVersion of cuDNN 9).
 VERSION_FUNCTIONS: Mapping[str, str] = {
     "libcublasLt.so.13": "cublasLtGetVersion",
     "libcublasLt.so.12": "cublasLtGetVersion",
@@ -104,42 +104,23 @@ def _missing(library: LibraryRequirement, there: Mapping[str, str | None], where
     return (warning if library.optional or unknown else error)("machine.library", what, where=where, why=why, hint=hint)
 
 
-def find_libraries(sonames: Collection[str], folders: Sequence[Path]) -> dict[str, str | None]:
-    """Return the sonames that are found, with their versions; None where packager does not know how to ask.
+def find_libraries(
+    sonames: Collection[str], folders: Sequence[Path], functions: Mapping[str, str] = VERSION_FUNCTIONS
+) -> dict[str, str | None]:
+    """Return the sonames that are found, with their versions; None where nobody knows how to ask.
 
-    ``folders`` are searched first, then those of the dynamic linker. Only libraries in VERSION_FUNCTIONS are opened.
+    ``folders`` are searched first, then those of the dynamic linker. Only libraries in ``functions`` are opened.
     """
     paths = {soname: path for soname in sonames if (path := find_library(soname, folders)) is not None}
-    asked = {soname: path for soname, path in paths.items() if soname in VERSION_FUNCTIONS}
-    versions = _ask(asked)
+    asked = {soname: path for soname, path in paths.items() if soname in functions}
+    versions = _ask(asked, functions)
     return {soname: versions.get(soname) for soname in paths if soname not in asked or soname in versions}
 
 
-def find_library(soname: str, folders: Sequence[Path]) -> Path | None:
-    """Return the file of a library, in ``folders`` or where the dynamic linker looks; None if there is none."""
-    places = [*folders, *map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))]
-    for folder in places:
-        if (folder / soname).is_file():
-            return folder / soname
-    return _linker_cache().get(soname)
-
-
-def _linker_cache() -> dict[str, Path]:
-    """Return soname -> file of the dynamic linker's cache."""
-    for tool in ("/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"):
-        try:
-            listed = subprocess.run([tool, "-p"], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        rows = (line.strip().partition(" ")[::2] for line in reversed(listed.stdout.splitlines()) if " => " in line)
-        return {name: Path(rest.rpartition(" => ")[2]) for name, rest in rows}
-    return {}
-
-
-def _ask(paths: Mapping[str, Path]) -> dict[str, str]:
+def _ask(paths: Mapping[str, Path], functions: Mapping[str, str]) -> dict[str, str]:
     if not paths:
         return {}
-    query = json.dumps([(soname, VERSION_FUNCTIONS[soname], str(path)) for soname, path in paths.items()])
+    query = json.dumps([(soname, functions[soname], str(path)) for soname, path in paths.items()])
     argv = [sys.executable, "-I", "-c", _ASK, query]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)

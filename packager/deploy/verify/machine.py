@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from packager.bundle.isa.cpu import this_cpu
 from packager.bundle.manifest import Manifest
 from packager.deploy.verify.findings import Finding, error
 from packager.deploy.verify.gpus import CudaDriver, cuda_findings, this_cuda
-from packager.deploy.verify.libraries import find_libraries, missing_libraries
+from packager.deploy.verify.libraries import VERSION_FUNCTIONS, find_libraries, missing_libraries
 from packager.errors import UsageError
 
 
@@ -43,15 +43,21 @@ class Machine:
         return asdict(self)
 
 
-def this_machine(*, gpus: bool = True, sonames: Collection[str] = (), folders: Sequence[Path] = ()) -> Machine:
+def this_machine(
+    *,
+    gpus: bool = True,
+    sonames: Collection[str] = (),
+    folders: Sequence[Path] = (),
+    functions: Mapping[str, str] = VERSION_FUNCTIONS,
+) -> Machine:
     """Describe this machine; ``cpu_features`` are common to all its processors.
 
     Without ``gpus``, ``cuda`` is None: querying the NVIDIA driver may take a second. Libraries of these ``sonames`` are
-    looked for in ``folders`` and where the dynamic linker looks.
+    looked for in ``folders`` and where the dynamic linker looks, and asked for their versions by ``functions``.
     """
     cpu = this_cpu()
     cuda = this_cuda() if gpus else None
-    libraries = find_libraries(sonames, folders) if sonames else None
+    libraries = find_libraries(sonames, folders, functions) if sonames else None
     glibc = _this_glibc()
     return Machine(1, platform.machine(), platform.system().lower(), glibc, cpu.name, cpu.features, cuda, libraries)
 

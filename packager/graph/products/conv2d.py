@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from packager.graph.dataflow import Dataflow, shape_of
+from packager.graph.dataflow import Dataflow
+from packager.graph.products.convolution import read_convolution
 
 
 @dataclass(frozen=True)
@@ -32,30 +33,17 @@ class Convolution:
 
 def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
     """Return the convolution that a variable is bound to, of any types; None if its layout or size is another."""
-    call = flow.value(anchor)
-    data, weight = call.args
-    attrs = call.attrs
-    image, filters, result = shape_of(data), shape_of(weight), shape_of(anchor)
-    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NHWC", "OHWI", "NHWC") or attrs.groups != 1:
+    conv = read_convolution(flow, anchor)
+    if conv is None or conv.transposed or conv.groups != 1 or not (conv.channels_last and conv.weights_last):
         return None
-    if not image or not filters or not result or not flow.is_constant(weight):
+    if len(conv.window) != 2 or conv.before != conv.after or not flow.is_constant(conv.weights):
         return None
-    top, left, bottom, right = (int(extent) for extent in attrs.padding)
-    known = all(isinstance(extent, int) and extent > 0 for extent in (*image[1:], *filters, *result[1:]))
-    if not known or (top, left) != (bottom, right):
+    if not all(isinstance(extent, int) and extent > 0 for extent in (*conv.image, *conv.result)):
         return None
-    return Convolution(
-        str(data.ty.dtype),
-        image[0],
-        (image[1], image[2]),
-        image[3],
-        filters[0],
-        (result[1], result[2]),
-        (filters[1], filters[2]),
-        (top, left),
-        _pair(attrs.strides),
-        _pair(attrs.dilation),
-    )
+    pairs = (conv.image, conv.result, conv.window, conv.before, conv.stride, conv.dilation)
+    image, result, window, padding, stride, dilation = ((pair[0], pair[1]) for pair in pairs)
+    sizes = (conv.dtype, conv.batch, image, conv.channels, conv.filters)
+    return Convolution(*sizes, result, window, padding, stride, dilation)
 
 
 def most_rows(conv: Convolution, flops: int) -> int:
@@ -63,8 +51,3 @@ def most_rows(conv: Convolution, flops: int) -> int:
     work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
     batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
     return batch * math.prod(conv.result)
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = (int(value) for value in values)
-    return first, second

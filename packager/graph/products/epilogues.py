@@ -33,13 +33,15 @@ class Chained:
 class Chain(Chained):
     """``result = activation(scale * anchor + bias + residual)``, with views and casts between.
 
-    ``bias`` has one element per column (channel); ``residual`` has the shape of the result.
+    ``bias`` has one element per column (channel), of which ``axis`` is the axis, counted from the last; ``residual``
+    has the shape of the result.
     """
 
     scale: float = 1.0
     bias: Any = None
     residual: Any = None
     activation: str = ""
+    axis: int = -1
 
 
 def only_reader(flow: Dataflow, variable: Any) -> Any | None:
@@ -48,9 +50,9 @@ def only_reader(flow: Dataflow, variable: Any) -> Any | None:
     return readers[0] if len(readers) == 1 else None
 
 
-def chains(flow: Dataflow, anchor: Any) -> Iterator[Chain]:
-    """Yield the chains of an anchor, longest first, the anchor alone last."""
-    found = [Chain(anchor, (anchor,))]
+def chains(flow: Dataflow, anchor: Any, axis: int = -1) -> Iterator[Chain]:
+    """Yield the chains of an anchor, longest first, the anchor alone last; ``axis`` is that of its columns."""
+    found = [Chain(anchor, (anchor,), axis=axis)]
     while (longer := _extend(flow, found[-1])) is not None:
         found.append(longer)
     yield from reversed([chain for chain in found if _is_end(flow, chain)])
@@ -80,7 +82,7 @@ def _extend(flow: Dataflow, chain: Chain) -> Chain | None:
         return longer
     if name == "reshape":
         before, after = shape_of(result), shape_of(reader)
-        return longer if before and after and same(before[-1], after[-1]) else None
+        return longer if before and after and chain.axis == -1 and same(before[-1], after[-1]) else None
     if name in ("multiply", "divide", "add") and not chain.activation:
         return _combine(flow, longer, name, call, result)
     return None
@@ -102,7 +104,9 @@ def _combine(flow: Dataflow, longer: Chain, name: str, call: Any, result: Any) -
     extents, wanted = shape_of(other), shape_of(longer.result)
     if not extents or not wanted or not isinstance(other, relax.Var) or str(other.ty.dtype) not in FLOATS:
         return None
-    is_row = all(same(extent, 1) for extent in extents[:-1]) and same(extents[-1], wanted[-1])
+    place = len(extents) + longer.axis
+    ones = (extent for index, extent in enumerate(extents) if index != place)
+    is_row = place >= 0 and same(extents[place], wanted[longer.axis]) and all(same(extent, 1) for extent in ones)
     if is_row and longer.bias is None and longer.residual is None:
         return replace(longer, bias=other)
     if longer.residual is None and same(extents, wanted):

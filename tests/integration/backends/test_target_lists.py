@@ -70,6 +70,7 @@ def test_packagers_own_kinds(cli: Cli) -> None:
         "cuda",
         "cutlass",
         "cublas",
+        "cudnn",
         "ccompiler",
         "external",
     ]

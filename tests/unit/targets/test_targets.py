@@ -166,7 +166,7 @@ def test_a_canonical_target_is_its_own_canonical_form() -> None:
     assert canonical(canonical("llvm -mtriple=aarch64-linux-gnu")) == canonical("llvm -mtriple=aarch64-linux-gnu")
 
 
-KINDS_HINT = "valid kinds: acme, ccompiler, cublas, cuda, cudagen, cutlass, external, llvm, owncpu, second, warp"
+KINDS_HINT = "valid kinds: acme, ccompiler, cublas, cuda, cudagen, cudnn, cutlass, external, llvm, owncpu, second, warp"
 LIST_HINT = "write a,b on a command line or repeat the attribute"
 
 
