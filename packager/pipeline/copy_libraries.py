@@ -10,8 +10,8 @@ from pathlib import Path
 
 from packager.backends.registry import known_libraries
 from packager.bundle.elf.file import read_elf
+from packager.bundle.elf.search import find_library, installed_folders
 from packager.bundle.elf.symbols import version_key
-from packager.bundle.library_files import find_library, installed_folders
 from packager.bundle.reader import read_manifest
 from packager.bundle.requirements import LibraryRequirement
 from packager.bundle.staging import temporary_file

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from packager.backends.cudnn.devices import Device
 from packager.backends.cudnn.library import CUBLASLT, LEAST
+from packager.bundle.elf.search import find_library, installed_folders
 from packager.bundle.elf.symbols import version_key
-from packager.bundle.library_files import find_library, installed_folders
 from packager.codegen.toolchain import find_toolchain, run
 from packager.errors import ToolchainError
 from packager.resources import folder

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from packager.bundle.library_files import installed_folders
+from packager.bundle.elf.search import installed_folders
 from packager.errors import UsageError
 
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from packager.bundle.elf.search import find_library
 from packager.bundle.elf.symbols import version_key
-from packager.bundle.library_files import find_library
 from packager.bundle.loaded_libraries import read_libraries
 from packager.bundle.manifest import LIBRARIES_SECTION, Manifest
 from packager.bundle.reader import BundleFile
