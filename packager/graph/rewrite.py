@@ -12,12 +12,11 @@ from tvm_ffi import structural_map, structural_walk
 from packager.errors import ModelError, last_line
 from packager.graph.dataflow import bindings_of
 
+_WINDOW = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout", "out_dtype")
 _ATTRIBUTES = {
     "relax.matmul": ("out_dtype",),
-    **dict.fromkeys(
-        ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"),
-        ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout", "out_dtype"),
-    ),
+    **{f"relax.nn.conv{axes}d": _WINDOW for axes in (1, 2, 3)},
+    **{f"relax.nn.conv{axes}d_transpose": ("output_padding", *_WINDOW) for axes in (1, 2, 3)},
 }
 PRODUCTS = tuple(_ATTRIBUTES)
 
