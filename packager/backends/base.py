@@ -242,8 +242,7 @@ class LibraryUser(PartitionBackend, Protocol):
 
 @runtime_checkable
 class LibraryKnower(LibraryUser, Protocol):
-    """A backend that says which libraries its code may call: ``packager machine`` lists them, ``--copy-libraries``
-    copies what they open as well."""
+    """A backend that says which libraries its code may call, for ``packager machine`` and ``--copy-libraries``."""
 
     known_libraries: Sequence[KnownLibrary]
 
