@@ -77,11 +77,6 @@ def _of_choices(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield path, f"has {len(plan.digits)} digits for {len(manifest.choices)} choices"
         elif any(d >= len(c.alternatives) for d, c in zip(plan.digits, manifest.choices, strict=True)):
             yield path, "a digit is not an alternative's number"
-    counts = [len(choice.alternatives) for choice in manifest.choices]
-    for index, group in enumerate(manifest.placement.calls if manifest.placement else ()):
-        for pair in group.within:
-            if len(pair) != 2 or pair[0] >= len(counts) or pair[1] >= counts[pair[0]]:
-                yield f"$.placement.calls[{index}].within", f"{list(pair)} is not an alternative of a choice"
 
 
 def _of_tensors(model: Manifest | Entry, where: str) -> Iterator[tuple[str, str]]:

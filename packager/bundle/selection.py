@@ -67,27 +67,16 @@ class PlacementPlan:
 
 
 @dataclass(frozen=True)
-class CallGroup:
-    """Calls that follow each other, which a run makes if its selection has all of ``within``: pairs of a choice and an
-    alternative, by number."""
-
-    count: Count
-    within: tuple[tuple[Count, ...], ...]
-
-
-@dataclass(frozen=True)
 class PlacementRecord:
     """How the parts of a model were placed: in the order of Targets (``greedy``), to be measured (``trial``), or as
     ``records`` of measurements say.
 
     ``model`` is a hash of its classes of regions. A trial has ``choices`` of all alternatives, and ``plans``, those of
     each backend alone and of each order of Targets, the greedy one first. Otherwise a choice is between an alternative
-    that needs a library of the target machine, and one that does not. ``calls`` are all calls of a trial, in order,
-    which a profile is read by; there are none if the data decides about calls, or the dims.
+    that needs a library of the target machine, and one that does not.
     """
 
     rule: Rule
     model: Sha256
     choices: Annotated[tuple[PlacementChoice, ...], Unique("name")]
     plans: Annotated[tuple[PlacementPlan, ...], Unique("name")]
-    calls: tuple[CallGroup, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,20 +106,44 @@ def make_records(records: Iterable[Record], placements: Iterable[MeasuredPlaceme
     )
 
 
-def read_records(paths: Sequence[str | Path]) -> Records:
-    """Read and merge files of records. Raises UsageError with the file and the JSON path."""
-    files = [_read(Path(path)) for path in paths]
+def merge_records(files: Iterable[Records]) -> Records:
+    """Return the records of several files; of one key the last counts."""
+    every = list(files)
     return make_records(
-        (record for file in files for record in file.records),
-        (placement for file in files for placement in file.placements),
+        (record for file in every for record in file.records),
+        (placement for file in every for placement in file.placements),
     )
 
 
-def find_placement(records: Records, model: str, revision: str, threads: int | None = None) -> MeasuredPlacement:
+def read_records(paths: Sequence[str | Path]) -> Records:
+    """Read and merge files of records. Raises UsageError with the file and the JSON path."""
+    return merge_records(_read(Path(path)) for path in paths)
+
+
+def measured_on(records: Records, device: str | None, threads: int | None) -> Records:
+    """Return the records with the placements of one device, by its name or a part of it, and number of threads.
+
+    None takes all. Raises UsageError if nothing is left.
+    """
+    names = {placement.device for placement in records.placements}
+    if device is not None and device not in names:
+        names = {name for name in names if device.lower() in name.lower()}
+    elif device is not None:
+        names = {device}
+    found = tuple(p for p in records.placements if p.device in names and threads in (None, p.threads))
+    if records.placements and not found:
+        wanted = [device or "any device", *([] if threads is None else [_threads(threads)])]
+        raise UsageError(
+            f"the records hold no placement for {' with '.join(wanted)}: they are for {_places(records.placements)}",
+            hint="name one of these, or " + _MEASURE,
+        )
+    return replace(records, placements=found)
+
+
+def find_placement(records: Records, model: str, revision: str) -> MeasuredPlacement:
     """Return the placement of a model's classes of regions, measured with code of this revision.
 
-    ``threads``, if given, decides between placements for several numbers. Raises UsageError if there is none, or only
-    of another revision, or several.
+    Raises UsageError if there is none, or only of another revision, or several.
     """
     if not records.placements:
         raise UsageError("the records hold no placement", hint=_MEASURE)
@@ -137,12 +161,8 @@ def find_placement(records: Records, model: str, revision: str, threads: int | N
             detail=f"measured: {same[-1].revision}\nthis build: {revision}",
             hint=_MEASURE,
         )
-    of_threads = [placement for placement in found if placement.threads == threads]
-    if len(found := of_threads or found) > 1:
-        which = listed(f"{placement.device} with {_threads(placement.threads)}" for placement in found)
-        raise UsageError(
-            f"the records hold several placements of this model: {which}", hint="keep the one to use, remove the others"
-        )
+    if len(found) > 1:
+        raise UsageError(f"the records hold several placements of this model: {_places(found)}", hint=_WHICH)
     return found[0]
 
 
@@ -158,8 +178,8 @@ def choices_of_others(records: Records, revision: str, problems: Mapping[str, Se
         found |= {p: way for p, way in placement.choices.items() if way in problems.get(p, ())}
     if found and len({(placement.device, placement.threads) for placement in fitting}) > 1:
         raise UsageError(
-            "the records hold placements of other models for several devices or numbers of threads",
-            hint="keep those of one, remove the others",
+            f"the records hold placements of other models for several devices or threads: {_places(fitting)}",
+            hint=_WHICH,
         )
     return found
 
@@ -184,6 +204,12 @@ def chosen_alternatives(placement: MeasuredPlacement, problems: Mapping[str, Seq
 
 
 _MEASURE = "build the model with --place trial, and measure it: packager tune TRIAL.so -o RECORDS.json"
+
+_WHICH = "choose one: packager build --place-device NAME --place-threads N, packager tune --threads N"
+
+
+def _places(placements: Iterable[MeasuredPlacement]) -> str:
+    return listed(dict.fromkeys(f"{p.device} with {_threads(p.threads)}" for p in placements))
 
 
 def _threads(count: int) -> str:

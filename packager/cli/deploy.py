@@ -137,6 +137,9 @@ def tune(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the records, for later builds.")
     ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Keep what FILE.json holds of other models, devices and threads.")
+    ] = False,
     bind: Annotated[
         Path | None, typer.Option(metavar="OUT.so", help="Write a copy of the bundle that uses the fastest ones.")
     ] = None,
@@ -162,11 +165,14 @@ def tune(
     Needs neither TVM nor a compiler. The bundle itself is not changed, and results do not depend on the choice. What
     was measured before an interruption is kept beside the records: the same command goes on.
     """
+    from packager.bundle.tuning_records import merge_records, read_records
     from packager.deploy.load.selection import by_records, foreign, write_selected
 
+    if merge and output is None:
+        raise UsageError("--merge is for -o", hint="packager tune BUNDLE -o FILE --merge")
+    before = [read_records([output])] if merge and output is not None and output.exists() else []
     if tuning:
         from packager.bundle.reader import read_manifest
-        from packager.bundle.tuning_records import read_records
 
         if bind is None or output is not None or as_json:
             raise UsageError(
@@ -195,7 +201,7 @@ def tune(
         )
         selection = result.selection
         if output is not None:
-            text = result.records.to_json()
+            text = merge_records([*before, result.records]).to_json()
             write_whole(output, lambda stream: stream.write(text))
         if journal is not None:
             journal.unlink(missing_ok=True)

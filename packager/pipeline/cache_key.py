@@ -85,6 +85,8 @@ PARTS: Mapping[str, Callable[[Request], Any]] = {
     "frozen": lambda request: {n: [a.dtype.str, a.shape, a.tobytes().hex()] for n, a in request.frozen.items()},
     "states": lambda request: dict(request.states),
     "alternatives": lambda request: request.alternatives,
+    "place_device": lambda request: request.place_device,
+    "place_threads": lambda request: request.place_threads,
     "place": lambda request: _file(request.place) if isinstance(request.place, Path) else request.place,
 }
 # Fields that do not affect the bundle: additional outputs, and parallelism.

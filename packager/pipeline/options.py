@@ -145,6 +145,21 @@ class BuildOptions:
         metavar="greedy|trial|FILE.json",
         explained=True,
     )
+    place_device: str | None = option(
+        None,
+        "Of records for several devices, those for this one: its name, or a part of it.",
+        "--place-device",
+        metavar="NAME",
+        explained=True,
+    )
+    place_threads: int | None = option(
+        None,
+        "Of records for several numbers of threads, those for this one.",
+        "--place-threads",
+        takes=int,
+        metavar="N",
+        explained=True,
+    )
     alternatives: int = option(
         4,
         "Most alternatives of a part of the model in a trial, beside those of single backends and orders of Targets.",

@@ -9,7 +9,13 @@ from packager.backends.base import Context, Target
 from packager.backends.registry import distribution
 from packager.bundle.hashing import digest, digest_of_folder
 from packager.bundle.selection import Rule
-from packager.bundle.tuning_records import choices_of_others, chosen_alternatives, find_placement, read_records
+from packager.bundle.tuning_records import (
+    choices_of_others,
+    chosen_alternatives,
+    find_placement,
+    measured_on,
+    read_records,
+)
 from packager.ir.model import PreparedModel
 from packager.pipeline.cache_key import package_versions
 from packager.pipeline.request import MAX_ALTERNATIVES, Request
@@ -49,7 +55,7 @@ def choose_for(request: Request) -> Choose:
     Where these need a library of the target machine, the alternative without it is linked too.
     """
     if isinstance(request.place, Path):
-        return _recorded(request.place, revision_of(request))
+        return _recorded(request)
     return every_alternative if request.place == "trial" else greedy_alternatives
 
 
@@ -69,14 +75,17 @@ def choosing_of(request: Request, *, measured: bool) -> Choosing:
     )
 
 
-def _recorded(path: Path, revision: str) -> Choose:
+def _recorded(request: Request) -> Choose:
     """Return a function that chooses as a file of records says, and greedily where that knows no other alternative.
 
     Of a model that was not measured, regions are placed as equal ones of other models were.
     """
 
+    assert isinstance(request.place, Path)
+    path, revision = request.place, revision_of(request)
+
     def choose(model: str, regions: Sequence[Region]) -> list[list[int]]:
-        records = read_records([path])
+        records = measured_on(read_records([path]), request.place_device, request.place_threads)
         names = {region.problem: [way.name for way in region.alternatives] for region in regions}
         known = any(placement.model == model for placement in records.placements)
         chosen = {} if known else choices_of_others(records, revision, names)

@@ -51,6 +51,8 @@ class Request:
     states: Mapping[str, str] = field(default_factory=dict)  # inputs that the session keeps, and their next values
     more_models: tuple[Path, ...] = ()  # for further entries of the bundle
     place: PlacementRule | Path = "greedy"  # or a file of records
+    place_device: str | None = None  # of the records' placements
+    place_threads: int | None = None
     alternatives: int = 4  # of a region in a trial
 
     @property
@@ -106,21 +108,26 @@ def make_build_request(options: BuildOptions) -> Request:
         precision=options.precision,
         states=dict(options.states or {}),
         frozen=frozen_arrays(options.freeze or {}),
-        place=_place(options.place),
+        place=_place(options),
+        place_device=options.place_device,
+        place_threads=options.place_threads,
         alternatives=options.alternatives,
     )
 
 
-def _place(given: str | StrPath) -> PlacementRule | Path:
+def _place(options: BuildOptions) -> PlacementRule | Path:
     """Return the rule of placement, or the file of records. Raises UsageError if that is no file."""
-    for rule in PLACEMENTS:
-        if given == rule:
-            return rule
-    if not Path(given).is_file():
+    given = options.place
+    if given not in PLACEMENTS and not Path(given).is_file():
         raise UsageError(
             f"--place {os.fspath(given)}: no such file",
             hint=f"give {' or '.join(PLACEMENTS)}, or records of packager tune",
         )
+    for rule in PLACEMENTS:
+        if given == rule and (options.place_device, options.place_threads) != (None, None):
+            raise UsageError("--place-device and --place-threads are for records", hint="give a file with --place")
+        if given == rule:
+            return rule
     return Path(given)
 
 
@@ -147,6 +154,8 @@ def _check_values(options: BuildOptions) -> None:
         raise UsageError(f"{options.output}: is a folder", hint="name a file")
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs {options.jobs}: at least 1")
+    if options.place_threads is not None and options.place_threads < 1:
+        raise UsageError(f"--place-threads {options.place_threads}: at least 1")
     if not 1 <= options.alternatives <= MAX_ALTERNATIVES:
         raise UsageError(f"--alternatives {options.alternatives}: from 1 to {MAX_ALTERNATIVES}")
 

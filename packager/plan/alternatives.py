@@ -1,13 +1,10 @@
-"""Alternatives of choices: which calls are whose, and results that are outputs, which each writes itself."""
+"""Results of choices that are outputs: each alternative writes to the output itself, in place of a copy behind it."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from packager.bundle.selection import CallGroup, PlacementRecord
-from packager.ir.call_plan import Branch, Call, Copy, Digit, EntryPlan, Operand, Step
+from packager.ir.call_plan import Branch, Digit, Operand
 from packager.plan.calls import Placed, PlannedCall, PlannedTensor, Switched, owners, root
 from packager.plan.entries import PlannedCopy
 
@@ -59,24 +56,3 @@ def _is_made_in(result: PlannedTensor, branch: Branch, calls: Sequence[PlannedCa
         )
     ]
     return bool(writers) and all(set(branch) <= set(call.branch) for call in writers)
-
-
-def with_calls(placement: PlacementRecord | None, entries: Sequence[EntryPlan]) -> PlacementRecord | None:
-    """Add the calls of a trial's only run to its record; none if there are several runs, or the data decides."""
-    if placement is None or placement.rule != "trial" or len(entries) > 1 or entries[0].variants:
-        return placement
-    branches = [_digits(step) for step in entries[0].steps]
-    if None in branches:
-        return placement
-    groups = (CallGroup(len(list(calls)), within or ()) for within, calls in itertools.groupby(branches))
-    return replace(placement, calls=tuple(groups))
-
-
-def _digits(step: Step) -> tuple[tuple[int, int], ...] | None:
-    """Return the alternatives for which a call or copy is made; None for what else decides about it."""
-    if isinstance(step, Copy):
-        return ()
-    if not isinstance(step, Call) or step.unless_empty is not None:
-        return None
-    digits = [(subject.number, value) for subject, value in step.branch if isinstance(subject, Digit)]
-    return tuple(digits) if len(digits) == len(step.branch) else None

@@ -1,24 +1,38 @@
 """Packs buffers with known lifetimes into one arena.
 
 Greedy by size, first fit: the largest buffer first, each at the lowest offset that overlaps no buffer live at the same
-time. Source: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference", sec. 4.
+time in the same session. Source: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference",
+sec. 4. Buffers of first alternatives come before all others: the memory of these is packed as if there were no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 ALIGNMENT = 64  # bytes; PK_ALIGNMENT of the runtime
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of ``nbytes``, live from step ``first`` to step ``last`` inclusive."""
+    """A buffer of ``nbytes``, live from step ``first`` to step ``last`` inclusive, if the session runs the alternatives
+    ``digits``, by choice."""
 
     nbytes: int
     first: int
     last: int
+    digits: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def alternative(self) -> int:
+        """The greatest number of an alternative that it is for."""
+        return max(self.digits.values(), default=0)
+
+    def meets(self, other: Buffer) -> bool:
+        """Whether both are live at a step of some session."""
+        if other.last < self.first or self.last < other.first:
+            return False
+        return all(other.digits.get(choice, digit) == digit for choice, digit in self.digits.items())
 
 
 def align(nbytes: int) -> int:
@@ -31,12 +45,17 @@ def allocate(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
     offsets = [0] * len(buffers)
     placed: list[tuple[int, int, Buffer]] = []  # offset, end, buffer; sorted by offset
     total = 0
-    for index in sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, buffers[i].first, i)):
+
+    def priority(index: int) -> tuple[int, int, int, int]:
+        buffer = buffers[index]
+        return buffer.alternative, -buffer.nbytes, buffer.first, index
+
+    for index in sorted(range(len(buffers)), key=priority):
         buffer = buffers[index]
         size = align(buffer.nbytes)
         offset = 0
         for start, end, other in placed:
-            if other.last < buffer.first or buffer.last < other.first:
+            if not buffer.meets(other):
                 continue
             if start - offset >= size:
                 break

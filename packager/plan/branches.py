@@ -6,7 +6,7 @@ uses share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from packager.ir.call_plan import Branch, Digit, Subject
 from packager.ir.model import ModelSignature
@@ -46,3 +46,25 @@ def assign_branches(
         call.branch = tuple(sorted((literal for literal in common if literal[0] in known), key=str))
         for tensor in call.operands:
             use(tensor, tuple(common))
+
+
+def digits_of_tensors(
+    calls: Sequence[PlannedCall], used: Sequence[PlannedTensor]
+) -> Callable[[PlannedTensor], Mapping[int, int]]:
+    """Return a function that says for which alternatives alone calls touch a tensor, by choice; ``used`` are for all.
+
+    A session runs one alternative of a choice, so that tensors of two never hold values in the same session.
+    """
+    found: dict[int, set[tuple[int, int]]] = {}
+
+    def touch(tensor: PlannedTensor, branch: Branch) -> None:
+        for owner, own in owners(tensor, branch):
+            digits = {(subject.number, value) for subject, value in own if isinstance(subject, Digit)}
+            found[id(owner)] = found[id(owner)] & digits if id(owner) in found else digits
+
+    for tensor in used:
+        touch(tensor, ())
+    for call in calls:
+        for tensor in call.operands:
+            touch(tensor, call.branch)
+    return lambda tensor: dict(found.get(id(tensor), ()))

@@ -23,9 +23,9 @@ from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
-from packager.plan.alternatives import with_calls, write_to_outputs
+from packager.plan.alternatives import write_to_outputs
 from packager.plan.arena import Buffer, allocate
-from packager.plan.branches import assign_branches
+from packager.plan.branches import assign_branches, digits_of_tensors
 from packager.plan.buckets import gather_variants
 from packager.plan.call_graph import call_graph
 from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor
@@ -73,16 +73,15 @@ class _Planner(Values):
         recorder = CallRecorder(
             self.dims, {selected.symbol: number for number, selected in enumerate(selection, len(choices))}
         )
-        finished = gather_variants([entry.finish(recorder) for entry in planned])
         call_plan = CallPlan(
             source=self.model.signature.source,
-            entries=finished,
+            entries=gather_variants([entry.finish(recorder) for entry in planned]),
             functions=tuple(functions.values()),
             primitives=tuple(recorder.primitives.values()),
             arena_bytes=max(entry.arena_bytes for entry in planned),
             constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
             selection=selection,
-            placement=with_calls(self.model.placement, finished),
+            placement=self.model.placement,
             states=tuple(self.states.planned.values()),
             state_bytes=self.states.nbytes,
         )
@@ -129,7 +128,8 @@ class _Planner(Values):
         self.declared = dict(zip(names, self.model.signature.output_dtypes[part.outputs], strict=False))
         results = {name: self._value(result) for name, result in results.items()}
         outputs, copies = self._bind_results(entry, results, kept)
-        assign_branches(entry, self.calls, self.marks, [*results.values(), *self.control_flow.used()])
+        used = [*results.values(), *self.control_flow.used()]
+        assign_branches(entry, self.calls, self.marks, used)
         copies = write_to_outputs(self.calls, copies)
         removed = {*states, *computed}
         return PlannedEntry(
@@ -139,7 +139,7 @@ class _Planner(Values):
             calls=self.calls,
             marks=self.marks,
             copies=copies,
-            lane_bytes=self._place(),
+            lane_bytes=self._place(used),
         )
 
     def _new_control_flow(self) -> ControlFlow:
@@ -284,11 +284,11 @@ class _Planner(Values):
             )
         return TensorSpec(name, self.declared.get(name) or tensor.dtype, shape)  # type: ignore[arg-type]
 
-    def _place(self) -> int:
+    def _place(self, used: Sequence[PlannedTensor]) -> int:
         self.control_flow.finish()
         planned = [t for t in self.tensors if t.operand is None and t.moved is None and t.first is not None]
-        buffers = [Buffer(self.nbytes(t), t.first or 0, t.last or 0) for t in planned]
-        offsets, total = allocate(buffers)
+        digits = digits_of_tensors(self.calls, used)
+        offsets, total = allocate([Buffer(self.nbytes(t), t.first or 0, t.last or 0, digits(t)) for t in planned])
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)
         return total

@@ -97,7 +97,7 @@ class AnyBackend:
             kernels += writer.kernels
             constants |= writer.constants
         base: Any = context.base.options
-        made = generate(kernels, base.mtriple, context.base.cpus[:1], context.workdir / f"{self.kind}.o")
+        made = generate(kernels, base.mtriple, context.base.cpus[:1], context)
         return BackendOutput(self.kind, made.static_libraries, groups, given_back, constants)
 
 

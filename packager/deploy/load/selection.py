@@ -12,7 +12,7 @@ from packager.bundle.isa.cpu import this_cpu
 from packager.bundle.manifest import SELECTION_SECTION, Manifest
 from packager.bundle.reader import inspect
 from packager.bundle.section import write_manifest
-from packager.bundle.tuning_records import Records, chosen_alternatives, find_placement
+from packager.bundle.tuning_records import Records, chosen_alternatives, find_placement, measured_on
 from packager.errors import UsageError, valid_names
 
 
@@ -41,7 +41,7 @@ def choose(manifest: Manifest, wanted: Mapping[str, str]) -> Manifest:
 def by_records(manifest: Manifest, records: Records, threads: int = 0) -> dict[str, str]:
     """Return what tuning records choose: symbol -> candidate, and name of a choice -> alternative.
 
-    Of placements for several numbers of threads, takes the one for ``threads``. Raises UsageError if no record matches
+    Of several placements, takes that of this CPU, and the one for ``threads``. Raises UsageError if no record matches
     the bundle's problems and revisions, or if they are for several devices.
     """
     placed = _placed(manifest, records, threads) if manifest.choices else {}
@@ -65,8 +65,14 @@ def by_records(manifest: Manifest, records: Records, threads: int = 0) -> dict[s
 
 
 def _placed(manifest: Manifest, records: Records, threads: int) -> dict[str, str]:
+    """Return what placements choose: where there are several, that of this machine's CPU."""
     assert manifest.placement is not None
-    placement = find_placement(records, manifest.placement.model, placement_revision(manifest), threads or None)
+    here = this_cpu().name if manifest.requirements.cuda is None else None
+    of_model = [placement for placement in records.placements if placement.model == manifest.placement.model]
+    device = here if here in {placement.device for placement in of_model} else None
+    numbers = {placement.threads for placement in of_model}
+    fitting = measured_on(records, device, threads if threads in numbers else None)
+    placement = find_placement(fitting, manifest.placement.model, placement_revision(manifest))
     problems = {choice.problem: [way.name for way in choice.alternatives] for choice in manifest.choices}
     chosen = chosen_alternatives(placement, problems)
     return {choice.name: chosen[choice.problem] for choice in manifest.choices}

@@ -56,6 +56,7 @@ class CoverFinder:
             self.by_node.setdefault(min(candidate.group.nodes), []).append(candidate)
         alone = (candidate.group for candidate in candidates if len(candidate.group.nodes) == 1)
         self.anchors = frozenset[int]().union(*(group.nodes for group in alone if group.anchored))
+        self.covered = frozenset[int]().union(*(candidate.group.nodes for candidate in candidates))
         self.groups: dict[tuple[str, frozenset[int]], Group] = {}
 
     def cheapest(self, region: Nodes, count: int) -> list[tuple[tuple[str, Nodes], ...]]:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from packager.bundle.hashing import digest
 from packager.placement.choices.candidates import CoverFinder
 from packager.placement.choices.layouts import Layout
-from packager.placement.choices.regions import Nodes, RegionText, find_regions, operator_name, result_shape, runs_of
+from packager.placement.choices.regions import (
+    Nodes,
+    RegionText,
+    extend_regions,
+    find_regions,
+    operator_name,
+    result_shape,
+    runs_of,
+)
 from packager.placement.match import FlatMain
 from packager.placement.outline import Group
 
@@ -57,7 +65,8 @@ def find_classes(graph: FlatMain, layouts: Sequence[Layout], finder: CoverFinder
     """
     groups = {(kind, group.nodes): group for layout in layouts for kind, group in layout.groups}
     found: dict[tuple[str, tuple[Cover, ...]], list[Nodes]] = {}
-    for region in find_regions(nodes for _, nodes in groups):
+    covered = finder.covered.union(*(nodes for _, nodes in groups))
+    for region in extend_regions(graph, find_regions(nodes for _, nodes in groups), covered):
         text = "\n".join(RegionText(graph, region).lines())
         covers = tuple(_cover(layout.groups, region) for layout in layouts)
         found.setdefault((text, covers), []).append(region)

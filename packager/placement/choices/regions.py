@@ -1,13 +1,14 @@
-"""Regions: operators of a model that groups of different layouts share, and texts that say what regions compute."""
+"""Regions: operators of a model that groups of different layouts share, and what TVM fuses with them; their texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 
+from packager.graph.dataflow import operator_of, same, shape_of
 from packager.graph.identity import IdentityMap
 from packager.placement.match import FlatMain
 
@@ -34,6 +35,60 @@ def find_regions(groups: Iterable[frozenset[int]]) -> list[Nodes]:
     for node in sorted(first):
         regions.setdefault(root(node), []).append(node)
     return [tuple(nodes) for nodes in regions.values()]
+
+
+# Operators that TVM computes in the loop nest of an operand.
+ELEMENTWISE = frozenset(
+    (
+        *(
+            "nn.relu",
+            "nn.relu6",
+            "nn.gelu",
+            "nn.gelu_tanh",
+            "nn.silu",
+            "nn.leakyrelu",
+            "nn.softplus",
+            "sigmoid",
+            "tanh",
+        ),
+        *("add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "clip", "where", "astype"),
+        *("exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "sinh", "cosh", "abs", "negative", "square", "round"),
+        *("floor", "ceil", "sign"),
+    )
+)
+# Operators that TVM computes no operand in.
+ANCHORS = frozenset(("matmul", *(f"nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))))
+
+
+def extend_regions(graph: FlatMain, regions: Iterable[Nodes], covered: Collection[int]) -> list[Nodes]:
+    """Add to regions the elementwise operators on their results that TVM fuses with them, and no backend takes.
+
+    Behind a choice they would not be fused: an alternative that is left to TVM would be slower than in a build without
+    the others. Those that TVM fuses with what reads them are not added.
+    """
+    added = {
+        node for node in range(len(graph.bindings)) if node not in covered and _operator(graph, node) in ELEMENTWISE
+    }
+    for node in sorted(added, reverse=True):
+        if any(r not in added and r not in covered and _operator(graph, r) not in ANCHORS for r in graph.readers[node]):
+            added.discard(node)
+    found = {region[0]: list(region) for region in regions}
+    owner = {node: first for first, nodes in found.items() for node in nodes}
+    for node in sorted(added):
+        made = [r for r in graph.reads[node] if r in owner and _same_shape(graph, r, node)]
+        if made:
+            owner[node] = owner[max(made)]
+            found[owner[node]].append(node)
+    return [tuple(sorted(nodes)) for nodes in found.values()]
+
+
+def _operator(graph: FlatMain, node: int) -> str:
+    return operator_of(graph.bindings[node].value)
+
+
+def _same_shape(graph: FlatMain, first: int, second: int) -> bool:
+    shapes = [shape_of(graph.bindings[node].var) for node in (first, second)]
+    return None not in shapes and same(*shapes)
 
 
 def operator_name(value: Any) -> str:

@@ -66,6 +66,28 @@ def test_every_vector_gives_equal_outputs(trial: Path) -> None:
             np.testing.assert_allclose(outputs(bundle, vector, inputs), first, rtol=1e-5, atol=1e-6)
 
 
+def test_what_tvm_fuses_with_a_region_belongs_to_it(tmp_path: Path) -> None:
+    """Exp is fused into the product if TVM has that; the other one is fused into the sum whoever has the product."""
+    text = """fused (float[8,16] x) => (float[8] y) {
+        a = MatMul (x, w1)
+        b = Exp (a)
+        c = MatMul (b, w2)
+        d = Exp (c)
+        axes = Constant <value = int64[1] {1}> ()
+        y = ReduceSum <keepdims = 0> (d, axes)
+    }"""
+    rng = np.random.default_rng(0)
+    constants = {name: rng.standard_normal((16, 16)).astype(np.float32) for name in ("w1", "w2")}
+    path = tmp_path / "fused.onnx"
+    path.write_bytes(parse(text, constants).SerializeToString())
+    targets = ["llvm", "ccompiler -operators=dense"]
+    manifest = packager.inspect(build(path, tmp_path / "trial.so", targets=targets, place="trial")).manifest
+    ways = [{way.name for way in choice.alternatives} for choice in manifest.choices]
+    assert ways == [{"ccompiler(matmul) | llvm(exp)", "llvm(matmul+exp)"}, {"ccompiler(matmul)", "llvm(matmul)"}]
+    made = {primitive.ops for kind, primitive in manifest.primitives() if kind == "llvm"}
+    assert {("matmul", "exp"), ("exp",), ("matmul",), ("exp", "sum")} == made
+
+
 def test_the_manifest_says_who_computes_what(trial: Path) -> None:
     found = packager.inspect(trial).manifest
     assert found.placement is not None

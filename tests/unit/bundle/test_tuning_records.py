@@ -17,6 +17,7 @@ from packager.bundle.tuning_records import (
     chosen_alternatives,
     find_placement,
     make_records,
+    measured_on,
     read_records,
 )
 from packager.errors import UsageError
@@ -109,14 +110,17 @@ def test_a_stale_placement_names_both_revisions() -> None:
 
 def test_several_devices_and_numbers_of_threads() -> None:
     one, four = replace(PLACEMENT, threads=1), replace(PLACEMENT, threads=4)
-    records = make_records([], [one, four])
-    assert find_placement(records, MODEL, PLACEMENT.revision, threads=4) == four
-    with pytest.raises(UsageError, match="several placements of this model: a CPU with 1 thread, a CPU with 4 threads"):
+    other = replace(PLACEMENT, device="Another CPU")
+    records = make_records([], [one, four, other])
+    with pytest.raises(UsageError, match=r"several .*: Another CPU with 2 threads, a CPU with 1 th") as refused:
         find_placement(records, MODEL, PLACEMENT.revision)
-    foreign = make_records([], [PLACEMENT, replace(PLACEMENT, device="another CPU")])
-    with pytest.raises(UsageError, match="a CPU with 2 threads, another CPU with 2 threads") as refused:
-        find_placement(foreign, MODEL, PLACEMENT.revision)
-    assert refused.value.hint == "keep the one to use, remove the others"
+    assert "--place-device" in (refused.value.hint or "")
+    assert measured_on(records, None, 4).placements == (four,)
+    assert measured_on(records, "a CPU", 1).placements == (one,)  # its whole name, which the other contains
+    assert measured_on(records, "another", None).placements == (other,)
+    assert measured_on(records, None, None) == records
+    with pytest.raises(UsageError, match="no placement for GPU with 3 threads: they are for Another CPU with"):
+        measured_on(records, "GPU", 3)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from packager.plan.arena import ALIGNMENT, Buffer, align, allocate
 
+DIGITS = st.dictionaries(st.integers(0, 2), st.integers(0, 2), max_size=2)
 REQUESTS = st.lists(
-    st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 12)).map(
-        lambda r: Buffer(r[0], min(r[1:]), max(r[1:]))
+    st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 12), DIGITS).map(
+        lambda r: Buffer(r[0], min(r[1:3]), max(r[1:3]), r[3])
     ),
     max_size=24,
 )
@@ -22,7 +23,8 @@ def test_buffers_that_are_alive_together_never_overlap(buffers: list[Buffer]) ->
         assert 0 <= start <= start + a.nbytes <= total
         for b, other in zip(buffers[:i], offsets, strict=False):
             apart = start + a.nbytes <= other or other + b.nbytes <= start
-            assert apart or a.last < b.first or b.last < a.first
+            never_both = any(b.digits.get(choice, digit) != digit for choice, digit in a.digits.items())
+            assert apart or a.last < b.first or b.last < a.first or never_both
 
 
 @given(REQUESTS)
@@ -31,7 +33,8 @@ def test_the_arena_is_between_what_must_be_and_what_never_reuses(buffers: list[B
     assert total % ALIGNMENT == 0
     assert total <= sum(align(buffer.nbytes) for buffer in buffers)
     steps = range(max((buffer.last for buffer in buffers), default=0) + 1)
-    alive = (sum(r.nbytes for r in buffers if r.first <= step <= r.last) for step in steps)
+    always = [buffer for buffer in buffers if not buffer.digits]
+    alive = (sum(r.nbytes for r in always if r.first <= step <= r.last) for step in steps)
     assert total >= max(alive, default=0)
 
 
@@ -61,6 +64,15 @@ def test_placing_is_a_function_of_the_requests(buffers: list[Buffer]) -> None:
 )
 def test_small_cases(buffers: list[Buffer], offsets: list[int], total: int) -> None:
     assert allocate(buffers) == (offsets, total)
+
+
+def test_alternatives_share_memory() -> None:
+    first, second = (Buffer(4096, 0, 3, {0: digit}) for digit in (0, 1))
+    other, both = Buffer(4096, 2, 4, {1: 0}), Buffer(64, 0, 4)
+    assert allocate([first, second, both]) == ([0, 0, 4096], 4160)
+    assert allocate([first, other])[1] == 8192  # of different choices
+    large = Buffer(8192, 2, 4, {0: 1})
+    assert allocate([first, large, both]) == ([0, 4160, 4096], 12352)  # as without the large one
 
 
 def test_a_chain_of_equal_layers_needs_two_buffers() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from packager.bundle.graph.call_graph import GraphCall
+from packager.bundle.graph.section import read_call_graph
 from packager.bundle.manifest import Manifest
+from packager.bundle.reader import read_bundle
 from packager.deploy.load.abi import Status
 from packager.deploy.measure.placement.space import Space, Vector
 from packager.deploy.measure.placement.timing import MOST_AT_ONCE, Batch
@@ -27,6 +31,7 @@ class SessionTimer:
     def __init__(self, turns: Turns, space: Space) -> None:
         self._turns = turns
         self._space = space
+        self._calls = () if turns.bundle.on_cuda else _calls_of(turns.bundle.path)
 
     def time(self, vectors: Sequence[Vector], rounds: int) -> Batch:
         """Measure each vector once in each of the rounds."""
@@ -38,7 +43,7 @@ class SessionTimer:
         """Measure what each choice takes, by a profile; on a GPU calls overlap in a run, but not in a profile."""
         start = time.monotonic()
         turns, selection = self._turns, self._space.selection(vector)
-        owners = [] if turns.bundle.on_cuda else _owners(turns.bundle.manifest, selection)
+        owners = _owners(turns.bundle.manifest, self._calls, selection)
         if not owners:
             return Batch(np.zeros((rounds, 0)), 0.0)
         times = np.zeros((rounds, len(turns.bundle.manifest.choices) + 1))
@@ -53,15 +58,21 @@ class SessionTimer:
         return Batch(times, time.monotonic() - start)
 
 
-def _owners(manifest: Manifest, selection: Mapping[str, str]) -> list[int]:
+def _calls_of(path: Path) -> tuple[GraphCall, ...]:
+    """Return the calls of a bundle's only run; none if there are several runs, or the data decides about calls."""
+    bundle = read_bundle(path)
+    graph = read_call_graph(bundle)
+    choices = {choice.name for choice in bundle.manifest.choices}
+    calls = graph.runs[0].calls if graph is not None and len(graph.runs) == 1 else ()
+    return calls if all(call.branch.keys() <= choices for call in calls) else ()
+
+
+def _owners(manifest: Manifest, calls: Sequence[GraphCall], selection: Mapping[str, str]) -> list[int]:
     """Return the choice of each call of a run with this selection, -1 for those outside of choices."""
-    assert manifest.placement is not None
-    digits = [[way.name for way in choice.alternatives].index(selection[choice.name]) for choice in manifest.choices]
-    owners: list[int] = []
-    for group in manifest.placement.calls:
-        if all(digits[choice] == alternative for choice, alternative in group.within):
-            owners += [group.within[0][0] if group.within else -1] * group.count
-    return owners
+    numbers = {choice.name: number for number, choice in enumerate(manifest.choices)}
+    digits = {c.name: [way.name for way in c.alternatives].index(selection[c.name]) for c in manifest.choices}
+    made = (call for call in calls if call.branch.items() <= digits.items())
+    return [next((numbers[name] for name in call.branch), -1) for call in made]
 
 
 def most_sessions(turns: Turns) -> int:
