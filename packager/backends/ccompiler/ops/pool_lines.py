@@ -148,7 +148,7 @@ def add_pool_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "reach": reach,
         "taps": [tap * window.dilation[-1] for tap in range(1, window.size[-1])],
         "lanes": lanes,
-        "padding": (stride + 1) * lanes if stride <= 2 else 0,  # that vectors of the last elements read
+        "padding": (stride + 1) * lanes,  # that vectors of the last elements read
         "identity": "-__builtin_inff()" if is_max else "0",
         "next": "pk_max_f32({0}, {1})" if is_max else "({0} + {1})",
         "next_vector": "pk_maximum_f32({0}, {1})" if is_max else "({0} + {1})",
