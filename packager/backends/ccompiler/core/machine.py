@@ -110,7 +110,8 @@ KINDS = {
 class Tile:
     """A tile function: rows x panels of 16 columns.
 
-    A ``near`` one does not fetch weights ahead, which the cache has: prefetches of it cost as much as loads.
+    A ``near`` one does not fetch weights ahead, which the cache has: prefetches of it cost as much as loads. A ``half``
+    one computes eight columns of the last panel, where a product has no more.
     """
 
     kind: str
@@ -118,11 +119,17 @@ class Tile:
     panels: int
     vectors: int  # of a panel
     near: bool = False
+    half: bool = False
+
+    @property
+    def columns(self) -> int:
+        """The columns that it computes."""
+        return self.panels * COLUMNS - self.half * COLUMNS // 2
 
     @property
     def name(self) -> str:
         """Its name in C."""
-        return f"pk_tile_{self.kind}_{self.rows}x{self.panels * COLUMNS}{'_near' if self.near else ''}"
+        return f"pk_tile_{self.kind}_{self.rows}x{self.columns}{'_near' if self.near else ''}"
 
 
 @dataclass(frozen=True, order=True)

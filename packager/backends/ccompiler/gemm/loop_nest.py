@@ -86,6 +86,7 @@ def add_product(
     total = f"o{result.index}[j]" if result else as_result(place, anchor.result.dtype)
     is_done = sizes.target or (result and not stage.after) or finish
     program = None if is_done else draft.program(stage, total)
+    half = kind.name == "f32" and isinstance(columns, int) and 0 < columns % COLUMNS <= COLUMNS // 2
     values = {
         "program": program,
         "pieces": pieces,
@@ -119,10 +120,11 @@ def add_product(
         "pitch": pitch,
         "apart": c_text(stage.inner) if finish else c_text(columns) if result or sizes.target else pitch,
         "other": other,
+        "half": half,
     }
     extent = product((sizes.batch, blocks.count, bands))
     counts = data.groups or blocks.counts
-    tiles = tiles_of(group.machine, kind, counts, columns, band, grouped=data.grouped)
+    tiles = tiles_of(group.machine, kind, counts, columns, band, grouped=data.grouped, half=half)
     made = other.made_of if other else tiles
     draft.finish(name, extent, values, made, product((sizes.batch, sizes.depth, columns)))
 

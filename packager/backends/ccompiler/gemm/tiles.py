@@ -62,11 +62,12 @@ def tiles_of(
     band: int = BAND,
     *,
     grouped: bool = False,
+    half: bool = False,
 ) -> frozenset[Tile]:
     """Return the tiles for blocks of these numbers of rows, or any number for None, and ``columns`` columns.
 
     A unit of work is ``band`` columns wide. With ``grouped`` the numbers are of groups of rows, two of which may share
-    a tile.
+    a tile. With ``half`` the last panel is half of one.
     """
     registers = registers_of(machine, kind.name)
     panels = -(-columns // COLUMNS) if isinstance(columns, int) else None
@@ -79,12 +80,26 @@ def tiles_of(
             # The largest power of two that divides the panels and a band is the minimum.
             odd = min(panels & -panels, band // COLUMNS)
             widths = {width for width in widths if min(odd, widest) <= width <= panels}
-        made |= {
-            Tile(kind.name, height, width, registers.vectors)
-            for height in ({block, 2 * block} if both else heights_of(block, registers.rows))
-            for width in widths
-        }
+        heights = {block, 2 * block} if both else heights_of(block, registers.rows)
+        made |= {Tile(kind.name, height, width, registers.vectors) for height in heights for width in widths}
+        if half and panels is not None:  # a band of whole panels may be followed by any width, others by the same one
+            last = widths if odd == band // COLUMNS else {min(odd, widest)}
+            made |= {Tile(kind.name, h, width, registers.vectors, half=True) for h in heights for width in last}
     return frozenset(made)
+
+
+def _cells_of(tile: Tile) -> list[dict[str, Any]]:
+    """Return the vectors of a row: panel, vector of the panel, first column, and whether it is half a vector."""
+    lanes = COLUMNS // tile.vectors
+    places = (
+        (panel, vector, panel * COLUMNS + vector * lanes)
+        for panel, vector in product(*map(range, (tile.panels, tile.vectors)))
+    )
+    return [
+        {"panel": panel, "vector": vector, "column": column, "half": column + lanes > tile.columns}
+        for panel, vector, column in places
+        if column < tile.columns
+    ]
 
 
 def _rows_of(tile: Tile) -> dict[str, Any]:
@@ -111,7 +126,8 @@ def render_tiles(machine: Machine, wanted: Set[Tile | Dots | Narrow], *, fetch: 
     if not kinds:
         return []
     values = {"chunk": CHUNK, "bytes": machine.vector_bytes, "few": FEW}
-    elements = {"quads": machine.quads, "embedded": EMBEDDED if machine.embeds else ()}
+    embedded = EMBEDDED if machine.embeds else ()
+    elements = {"quads": machine.quads, "embedded": embedded, "half_tiles": any(tile.half for tile in tiles)}
     made = [
         render("ccompiler/common/gather.h.j2", values, kinds=kinds),
         render("ccompiler/common/elements.h.j2", elements, kinds=kinds),
@@ -140,7 +156,7 @@ def render_tiles(machine: Machine, wanted: Set[Tile | Dots | Narrow], *, fetch: 
                     rows=tile.rows,
                     **_rows_of(tile),
                     panels=tile.panels,
-                    vectors=tile.vectors,
+                    cells=_cells_of(tile),
                 )
             )
         products = {"most": registers.rows, "widths": registers.widths, "tiles": own}
