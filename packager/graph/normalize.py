@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Op
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.own_operators import register
 
 NAME = "relax.packager.normalize"
@@ -33,9 +34,13 @@ class Normalization:
     groups: int = 1
     centered: bool = True
 
+    def of_rows(self, rank: int) -> bool:
+        """Whether statistics are those of rows: of the elements along the last axis of a tensor of this rank."""
+        return self.axes == (rank - 1,) and self.channel_axis is None
+
 
 def normalize(data: Any, attributes: Normalization) -> relax.Call:
-    """Return the call on a floating-point tensor; the result has its shape."""
+    """Return the call on a floating-point tensor; the result has its shape, and float32 for half precision."""
     attrs = tvm.ir.make_node(
         "ir.DictAttrs",
         axes=list(attributes.axes),
@@ -60,7 +65,8 @@ def attributes_of_call(attrs: Any) -> Normalization:
 
 
 def _infer(call: Any, _builder: Any) -> Any:
-    return call.args[0].ty
+    data = call.args[0].ty
+    return relax.TensorType(data.shape, "float32") if str(data.dtype) in HALVES else data
 
 
 register(NAME, "Normalization to mean 0 and variance 1", ("data",), _infer)

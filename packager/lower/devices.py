@@ -36,6 +36,7 @@ from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.non_max_suppression import legalize_non_max_suppression
+from packager.lower.legalize.normalize import expand_norms, fuse_norms
 from packager.lower.legalize.positions import legalize_positions
 from packager.lower.legalize.reshape import legalize_reshape
 from packager.lower.legalize.scatter import (
@@ -131,14 +132,14 @@ DEVICES = {
         lambda module, num_inputs: pack_weights(
             split_sums(reduce_in_float32(accumulate_in_float32(module))), num_inputs
         ),
-        [_R.LegalizeOps(LEGALIZERS | CPU_LEGALIZERS), *TIDY],
+        [expand_norms, _R.LegalizeOps(LEGALIZERS | CPU_LEGALIZERS), *TIDY],
         (schedule_cpu, lambda unscheduled: unscheduled),
         lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
     ),
     "cuda": Device(
         "cuda",
         lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
-        [_R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS), *TIDY],
+        [fuse_norms, _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS), *TIDY],
         (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
         _write_cuda,
     ),

@@ -20,7 +20,6 @@ from packager.ir.model import CallSource, LoweredModel, PartitionedModel
 from packager.ir.primitives import CallSite, FunctionGroup, Kernel
 from packager.lower.devices import DEVICES, Device
 from packager.lower.kernels import make_group
-from packager.lower.legalize.normalize import expand_norms
 from packager.lower.legalize.recurrent import expand_recurrent
 from packager.lower.legalize.reshape import rewrite_reshapes
 from packager.progress import counted
@@ -50,7 +49,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     expanded = expand_recurrent(model.module, device.name == "cuda")
     module = device.change_layouts(expanded, len(model.signature.inputs))
     module, constants = fold_weights(module, model.constants)
-    module = apply(device.legalize, expand_norms(module))
+    module = apply(device.legalize, module)
     _check_legal(module["main"], model.nodes, model.partitions)
     module, sources = _fuse(module, model.nodes)
     main = module["main"]

@@ -2,9 +2,11 @@
 
 Matmuls and convolutions read and write half precision and accumulate in float32. Data movement is in half precision.
 Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, without rounding
-intermediates; but masks computed from inputs are rounded before they are added to the scores of a softmax, so that
-attention has one type. Inputs, outputs and the model's constants keep their types. After Micikevicius et al. 2018,
-"Mixed Precision Training", section 3; operators are chosen as in torch's autocast.
+intermediates: normalizations of rows that are written out are raised to one operator first, since squares above 65504
+are infinite in float16, and are rounded after their scale and shift. Masks computed from inputs are rounded before they
+are added to the scores of a softmax, so that attention has one type. Inputs, outputs and the model's constants keep
+their types. After Micikevicius et al. 2018, "Mixed Precision Training", section 3; operators are chosen as in torch's
+autocast.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, variables_of
+from packager.graph.dataflow import Dataflow, operator_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
+from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.rewrite import PRODUCTS, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
+from packager.transforms.simplify.raise_norms import FOLLOWERS, raise_norms
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 FULL = "float32"
@@ -38,12 +42,17 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
     """Convert the model's arithmetic to ``fp16`` or ``bf16``; None leaves it unchanged."""
     if precision is None:
         return model
-    main = _Converter(model.module["main"], len(model.signature.inputs), DTYPES[precision]).convert()
-    return replace(model, module=with_main(model.module, main))
+    num_inputs = len(model.signature.inputs)
+    module = raise_norms(model.module, num_inputs, of_rows=True)
+    main = _Converter(module["main"], num_inputs, DTYPES[precision]).convert()
+    return replace(model, module=with_main(module, main))
 
 
 class _Converter:
-    """``full`` and ``half`` map original variables to their values in each type, created on demand."""
+    """``full`` and ``half`` map original variables to their values in each type, created on demand.
+
+    ``unrounded`` has those values in float32 that only a scale or a shift may read before they are rounded.
+    """
 
     def __init__(self, main: relax.Function, num_inputs: int, dtype: str) -> None:
         self.main = main
@@ -52,6 +61,7 @@ class _Converter:
         self.builder = relax.BlockBuilder()
         self.full: IdentityMap[Any] = IdentityMap()
         self.half: IdentityMap[Any] = IdentityMap()
+        self.unrounded: IdentityMap[Any] = IdentityMap()
         self.flow = Dataflow(main)
         self.computed = IdentitySet(main.params[:num_inputs])  # depends on inputs
         self.masks: IdentityMap[Any] = IdentityMap()
@@ -75,6 +85,9 @@ class _Converter:
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
             self.half[variable] = self.builder.emit(relax.op.add(*operands), name)
+        elif halved and (operator == NORMALIZE or self._scales(value)):
+            self.unrounded[variable] = self.builder.emit(map_operands(value, self._before_rounding))
+            self.half[variable] = self.builder.emit(relax.op.astype(self.unrounded[variable], self.dtype), name)
         elif halved and operator in MOVEMENT | INSIDE:
             self.half[variable] = self.builder.emit(map_operands(value, self._in_half), name)
         elif halved and isinstance(binding.var.ty, relax.TensorType):
@@ -82,6 +95,14 @@ class _Converter:
             self.half[variable] = self.builder.emit(relax.op.astype(full, self.dtype), name)
         else:
             self.full[variable] = self.builder.emit(self._in_full(value), name)
+
+    def _scales(self, call: Any) -> bool:
+        """Whether a call scales or shifts a normalization by constants."""
+        operands = [operand in self.unrounded or operand not in self.computed for operand in call.args]
+        return operator_of(call) in FOLLOWERS and all(operands) and any(o in self.unrounded for o in call.args)
+
+    def _before_rounding(self, expr: Any) -> Any:
+        return self.unrounded[expr] if expr in self.unrounded else self._in_full(expr)
 
     def _mask(self, binding: Any) -> Any:
         """Return the mask that an addition adds to a softmax's scores, if it is computed from inputs in float32."""

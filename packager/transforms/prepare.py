@@ -20,7 +20,7 @@ from packager.transforms.simplify.merge_branches import merge_branches
 from packager.transforms.simplify.merge_pads import merge_pads
 from packager.transforms.simplify.narrow_indices import narrow_indices
 from packager.transforms.simplify.no_ops import drop_no_ops
-from packager.transforms.simplify.raise_norms import raise_norms
+from packager.transforms.simplify.raise_norms import raise_norms, read_halves
 from packager.transforms.simplify.regroup_norms import regroup_norms
 from packager.transforms.simplify.sink_reshapes import sink_reshapes
 
@@ -58,7 +58,9 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs)
     if device == "cpu":
         module = narrow_indices(module)
-    if device == "cpu" and wanted.normalizations:
+    if device == "cuda":
+        module = read_halves(raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs, of_rows=True))
+    elif wanted.normalizations:
         module = raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs)
         module = regroup_norms(apply(TIDY, module), num_inputs, constants)
     if device == "cpu" and wanted.transposed_convolutions:

@@ -43,6 +43,8 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     sch = schedule_of(primfunc)
     inline(sch, _is_cheap)
+    for block in blocks(sch):
+        _drop_unit_axes(sch, block)
     first = next((block for block in blocks(sch) if is_reduction(sch, block)), None)
     if first is None:
         raise ScheduleError("no reduction")
@@ -83,6 +85,19 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     # Raises if the cross-thread reduction cannot be lowered as scheduled.
     s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
     return sch.mod["main"]
+
+
+def _drop_unit_axes(sch: s_tir.Schedule, block: Any) -> None:
+    """Iterate over no axes of one element, such as those that a reduction with ``keepdims`` leaves."""
+    iters = list(sch.get(block).iter_vars)
+    long = [index for index, var in enumerate(iters) if not _is_one(var.dom.extent)]
+    if len(sch.get_loops(block)) == len(iters) and 0 < len(long) < len(iters):
+        index_map = tirx.IndexMap.from_func(lambda *index: [index[i] for i in long], ndim=len(iters))
+        sch.transform_block_layout(block, index_map)
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:

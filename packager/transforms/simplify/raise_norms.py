@@ -26,7 +26,7 @@ from packager.graph.dataflow import (
     shape_of,
 )
 from packager.graph.identity import IdentityMap
-from packager.graph.normalize import Normalization, normalize
+from packager.graph.normalize import Normalization, attributes_of_call, normalize
 from packager.graph.rewrite import map_bindings
 from packager.transforms.simplify.match_norms import Written, find_written
 
@@ -37,19 +37,35 @@ HALVES = ("float16", "bfloat16")
 FOLLOWERS = ("add", "divide", "multiply", "subtract")
 
 
-def raise_norms(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Raise normalizations of ``main``; what only they read is left as dead code.
+def raise_norms(module: tvm.IRModule, num_inputs: int, *, of_rows: bool = False) -> tvm.IRModule:
+    """Raise normalizations of ``main``, those ``of_rows`` (along the last axis) or all; what only they read is left as
+    dead code.
 
     Those of the parameters after ``num_inputs``, as in weight standardization, are folded as they are.
     """
-    raiser = _Raiser(module["main"], num_inputs)
+    raiser = _Raiser(module["main"], num_inputs, of_rows)
     return relax.transform.Normalize()(map_bindings(module, raiser.raised))
+
+
+def read_halves(module: tvm.IRModule) -> tvm.IRModule:
+    """Let normalizations of ``main`` read half precision where it was cast to float32 before them."""
+    flow = Dataflow(module["main"])
+
+    def changed(binding: Any) -> list[Any]:
+        value = binding.value
+        cast = flow.call(value.args[0], "astype") if operator_of(value) == "packager.normalize" else None
+        if cast is None or not _is_half(cast.args[0]):
+            return [binding]
+        return [relax.VarBinding(binding.var, normalize(cast.args[0], attributes_of_call(value.attrs)))]
+
+    return relax.transform.Normalize()(map_bindings(module, changed))
 
 
 class _Raiser:
     """``wide`` maps variables of half precision to those that they are the rounded values of."""
 
-    def __init__(self, main: relax.Function, num_inputs: int) -> None:
+    def __init__(self, main: relax.Function, num_inputs: int, of_rows: bool) -> None:
+        self.of_rows = of_rows
         self.flow, self.constant = Dataflow(main), computed_from_constants(main, num_inputs)
         self.wide: IdentityMap[Any] = IdentityMap()
 
@@ -64,7 +80,8 @@ class _Raiser:
             found = _whole(value, len(shape))
         elif name in ROOTS:
             found = find_written(self.flow, variable)
-        if found is not None and same(shape_of(found.data), shape):
+        wanted = found is not None and (not self.of_rows or found.attributes.of_rows(len(shape)))
+        if found is not None and wanted and same(shape_of(found.data), shape):
             return self._normalized(variable, found)
         return self._followed(binding, name)
 

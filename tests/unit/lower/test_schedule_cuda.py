@@ -21,6 +21,7 @@ from tvm.tirx import stmt as st
 from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
+from packager.graph.normalize import Normalization, normalize
 from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
 from packager.lower.cuda.kernels import lower_cuda_kernels
@@ -153,6 +154,36 @@ def strided_depthwise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.maximum(sum(windows), 0)
 
 
+def relax_centered(x: Any) -> Any:
+    return R.subtract(x, R.mean(x, [-1], keepdims=True))
+
+
+def relax_root_mean(squares: Any, x: Any, scale: Any) -> Any:
+    """RMS normalization as exporters write it, behind the squares; the constant keeps them positive."""
+    root = R.sqrt(R.add(R.mean(squares, [-1], keepdims=True), relax.const(9, x.ty.dtype)))
+    return R.multiply(scale, R.divide(x, root))
+
+
+def root_mean(squares: np.ndarray, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return scale * x / np.sqrt(squares.mean(-1, keepdims=True) + 9)
+
+
+def relax_rms_norm(x: Any, scale: Any) -> Any:
+    """As models of half precision have it: computed in float32, and rounded once."""
+    attributes = Normalization((len(x.ty.shape) - 1,), 1e-5, centered=False)
+    if x.ty.dtype == "float32":
+        return R.multiply(normalize(x, attributes), scale)
+    return R.astype(R.multiply(normalize(x, attributes), scale), x.ty.dtype)
+
+
+def rms_norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale
+
+
+def relax_raised_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
+    return R.add(R.multiply(normalize(x, Normalization((len(x.ty.shape) - 1,), 1e-5)), scale), shift)
+
+
 H, F = "float16", "float32"
 # Name, operator, numpy's version, inputs, sizes of the symbolic dim n. Every case is one PrimFunc.
 CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape, str]], list[int]]] = [
@@ -184,6 +215,40 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("layer_norm", relax_layer_norm, layer_norm, [(("n", 2, 768), H), ((768,), H), ((768,), H)], [1, 3]),
     ("layer_norm_odd", relax_layer_norm, layer_norm, [((5, "n", 33), F), ((33,), F), ((33,), F)], [1, 7]),
     ("layer_norm_long", relax_layer_norm, layer_norm, [((2, 16384), F), ((16384,), F), ((16384,), F)], [0]),
+    ("rms_norm", relax_rms_norm, rms_norm, [((1, "n", 4096), H), ((4096,), F)], [1, 128]),
+    ("rms_norm_odd", relax_rms_norm, rms_norm, [((1, 7, 33), F), ((33,), F)], [0]),
+    ("rms_norm_dyn", relax_rms_norm, rms_norm, [((2, "n"), H), (("n",), F)], [33, 5000]),
+    ("raised_layer_norm", relax_raised_layer_norm, layer_norm, [((5, "n", 768), F), ((768,), F), ((768,), F)], [1, 7]),
+    (
+        "raised_layer_norm_long",
+        relax_raised_layer_norm,
+        layer_norm,
+        [((2, 16384), F), ((16384,), F), ((16384,), F)],
+        [0],
+    ),
+    ("centered", relax_centered, lambda x: x - x.mean(-1, keepdims=True), [((2, "n", 768), F)], [1, 3]),
+    ("centered_one", relax_centered, lambda x: x - x.mean(-1, keepdims=True), [((1, 1, 4096), H)], [0]),
+    (
+        "root_mean",
+        relax_root_mean,
+        root_mean,
+        [((1, 5, 4096), F), ((1, 5, 4096), F), ((4096,), F)],
+        [0],
+    ),
+    (
+        "centered_planes",
+        lambda x: R.subtract(x, R.mean(x, [2, 3], keepdims=True)),
+        lambda x: x - x.mean((2, 3), keepdims=True),
+        [((2, 3, 56, 56), F)],
+        [0],
+    ),
+    (
+        "centered_whole",
+        lambda x: R.subtract(x, R.mean(x, None, keepdims=True)),
+        lambda x: x - x.mean(),
+        [((2, 64, 100), F)],
+        [0],
+    ),
     (
         "heads",
         lambda x: R.permute_dims(x, [0, 2, 1, 3]),
@@ -266,6 +331,15 @@ def test_depthwise_convolutions_read_vectors_of_channels() -> None:
     assert "= *(uint4*)(p0" in source
     assert "*(uint4*)(p2" in source
     assert "__shared__" in source
+
+
+@pytest.mark.parametrize("make", [relax_rms_norm, relax_root_mean], ids=["raised", "as written"])
+def test_normalizations_have_a_block_for_each_row(make: Callable[..., Any]) -> None:
+    rows = ((1, 128, 4096), F)
+    (primfunc,) = functions(make, *([rows] if make is relax_rms_norm else [rows] * 2), ((4096,), F))
+    _, launches = lower(schedule_cuda(primfunc, TARGET))
+    (launch,) = launches.values()
+    assert int(launch.extents["blockIdx.x"]) == 128
 
 
 def test_rows_too_long_for_registers_lie_in_shared_memory() -> None:

@@ -18,7 +18,7 @@ from packager.graph.normalize import Normalization, attributes_of_call
 from packager.ir.model import NamedArray
 from packager.lower.legalize.normalize import expand_norms
 from packager.transforms.simplify.no_ops import drop_no_ops
-from packager.transforms.simplify.raise_norms import raise_norms
+from packager.transforms.simplify.raise_norms import raise_norms, read_halves
 from packager.transforms.simplify.regroup_norms import regroup_norms
 
 DATA = 'x: R.Tensor((2, 12, 5, 3), "float32")'
@@ -286,3 +286,34 @@ def test_half_precision_is_rounded_once(form: str) -> None:
     (got,) = compute(expand_norms(changed), arrays.values())
     assert got.dtype == np.float16
     assert np.all(np.abs(got - exact) <= 0.51 * np.spacing(np.abs(exact).astype("f2")))
+
+
+def test_those_of_rows_alone_are_raised_where_asked() -> None:
+    for axes, found in (("[3]", 1), ("[2, 3]", 0)):
+        lines = (
+            f"m = R.mean(x, axis={axes}, keepdims=True)",
+            "c = R.subtract(x, m)",
+            f"v = R.variance(x, axis={axes}, keepdims=True)",
+            SHIFTED,
+            *ENDS["divide"],
+        )
+        changed = raise_norms(make(DATA, *lines, result="y"), 1, of_rows=True)
+        assert operators(changed).count("packager.normalize") == found
+
+
+def test_half_precision_is_read_by_the_normalization() -> None:
+    lines = (
+        'w = R.astype(x, "float32")',
+        "q = R.multiply(w, w)",
+        "v = R.mean(q, axis=[3], keepdims=True)",
+        SHIFTED,
+        "s = R.sqrt(e)",
+        "y = R.divide(w, s)",
+    )
+    module = make('x: R.Tensor((2, 12, 5, 3), "float16")', *lines, result="y")
+    changed = read_halves(raise_norms(module, 1, of_rows=True))
+    (call,) = (b.value for b in bindings_of(changed["main"]) if operator_of(b.value) == "packager.normalize")
+    assert (str(call.args[0].ty.dtype), str(call.ty.dtype)) == ("float16", "float32")
+    x = np.random.default_rng(0).standard_normal((2, 12, 5, 3)).astype(np.float16)
+    (got,), (wanted,) = (compute(m, [x]) for m in (expand_norms(changed), module))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
