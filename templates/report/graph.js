@@ -176,7 +176,7 @@ function graphView(bundle, context) {
     }
     draw();
   }
-  function select(index) {
+  function select(index, center = false) {
     const before = shown.nodes.get(selected);
     selected = index;
     if (before) before.classList.remove("selected");
@@ -185,7 +185,7 @@ function graphView(bundle, context) {
     relate(index);
     if (index < 0) return;
     context.openNode(bundle, flow, flow.nodes[index]);
-    requestAnimationFrame(() => reveal(index, false)); // the panel may have covered it
+    requestAnimationFrame(() => reveal(index, center)); // the panel may have covered it
   }
   function follow(index, down) {
     const edge = flow.edges.find((e) => (down ? e.source : e.target) === index);
@@ -213,7 +213,7 @@ function graphView(bundle, context) {
     match = (match + step + matches.length) % matches.length;
     found.textContent = `${match + 1} of ${matches.length}`;
     reveal(matches[match], true);
-    if (choose) select(matches[match]);
+    if (choose) select(matches[match], true);
   }
 
   const box = h("input", {
@@ -286,11 +286,11 @@ function graphView(bundle, context) {
     focusSearch: () => box.focus(),
     openSymbol: (symbol) => {
       const index = flow.nodes.findIndex((node) => node.symbol === symbol);
-      if (index >= 0) requestAnimationFrame(() => requestAnimationFrame(() => { reveal(index, true); select(index); }));
+      if (index >= 0) requestAnimationFrame(() => requestAnimationFrame(() => { reveal(index, true); select(index, true); }));
     },
     openCall: (call) => {
       const index = flow.nodes.findIndex((node) => node.call === call);
-      if (index >= 0) requestAnimationFrame(() => requestAnimationFrame(() => { reveal(index, true); select(index); }));
+      if (index >= 0) requestAnimationFrame(() => requestAnimationFrame(() => { reveal(index, true); select(index, true); }));
     },
   });
 }

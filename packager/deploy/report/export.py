@@ -26,4 +26,6 @@ def graph_file(bundle: BundleFile, path: Path) -> bytes:
     if suffix == ".json":
         return (json.dumps(json.loads(graph.to_json()), indent=1) + "\n").encode()
     runs = named_runs(bundle.manifest, graph)
-    return onnx_bytes(bundle, runs) if suffix == ".onnx" else dot_text(runs).encode()
+    if suffix == ".onnx":
+        return onnx_bytes(bundle, runs, beside=path.resolve().parent == bundle.path.resolve().parent)
+    return dot_text(runs).encode()

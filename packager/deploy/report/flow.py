@@ -15,7 +15,7 @@ from packager.deploy.report.measurements import Measurement
 
 NodeKind = Literal["call", "copy", "input", "output", "state"]
 _LONGEST_LABEL = 34
-_BOLD, _SMALL, _MARGIN, _HEIGHT, _NARROWEST = 8, 7, 30, 44, 110  # pixels: of a character, and of boxes
+_BOLD, _SMALL, _MARGIN, _HEIGHT, _NARROWEST = 9, 7, 30, 44, 110  # pixels: of a character, and of boxes
 
 
 @dataclass(frozen=True)

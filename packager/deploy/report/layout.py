@@ -268,12 +268,10 @@ def _routes(
             routes.append(Route(source, target, (*start, *end)))
             continue
         chain = chains[source][: vertices[target].rank - vertices[source].rank - 1]
-        inner = [(round(v.x), tops[v.rank] + boxes[source].height // 2) for v in chain]
-        if inner and longest[source] != target:
-            routes.append(Route(source, target, (*inner[-1], *end)))
-        else:
-            points = _without_straight([start, *inner, end])
-            routes.append(Route(source, target, tuple(number for point in points for number in point)))
+        whole = longest[source] == target
+        inner = [(round(v.x), tops[v.rank] + boxes[source].height // 2) for v in (chain if whole else chain[-1:])]
+        points = _without_straight([start, *inner, end]) if whole or not inner else [*inner, end]
+        routes.append(Route(source, target, tuple(number for point in points for number in point)))
     return routes
 
 

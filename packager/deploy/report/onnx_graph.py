@@ -1,7 +1,8 @@
 """Writes the graph of a bundle as an ONNX file, for viewers such as Netron: its operators are the bundle's functions.
 
-Nothing can run it. Embedded weights are external data in the bundle itself, so a viewer beside it shows their values.
-The few messages of ONNX that it takes are encoded here: the deploy side has no package for them.
+Nothing can run it. Beside the bundle, embedded weights are external data in the bundle itself, so viewers show their
+values; elsewhere they are inputs. The few messages of ONNX that it takes are encoded here: the deploy side has no
+package for them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ _TYPES = {
 }  # fmt: skip
 
 
-def onnx_bytes(bundle: BundleFile, runs: Sequence[NamedRun]) -> bytes:
-    """Return a ModelProto with the calls of all runs."""
+def onnx_bytes(bundle: BundleFile, runs: Sequence[NamedRun], *, beside: bool) -> bytes:
+    """Return a ModelProto with the calls of all runs, for a file ``beside`` the bundle or elsewhere."""
+    stored = beside and bundle.manifest.form == "shared" and CONSTANTS_SECTION in bundle.elf.sections
     calls = [call for run in runs for call in run.calls]
     domains = dict.fromkeys(map(_domain, calls))
     graph = [
         *(_bytes(1, _node(call, f"{run.label}/{number}")) for run in runs for number, call in enumerate(run.calls, 1)),
         _bytes(2, bundle.manifest.model.name),
-        *(_bytes(5, _initializer(bundle, value)) for run in runs for value in run.constants if _is_stored(bundle)),
-        *(_bytes(11, _value(value)) for run in runs for value in _given(bundle, run)),
+        *(_bytes(5, _initializer(bundle, value)) for run in runs for value in run.constants if stored),
+        *(
+            _bytes(11, _value(value))
+            for run in runs
+            for value in (run.inputs if stored else (*run.inputs, *run.constants))
+        ),
         *(_bytes(12, _value(value)) for run in runs for value in run.outputs),
         *(_bytes(13, _value(value)) for run in runs for value in run.values if value not in run.outputs),
     ]
@@ -47,15 +53,6 @@ def onnx_bytes(bundle: BundleFile, runs: Sequence[NamedRun]) -> bytes:
 
 def _domain(call: NamedCall) -> str:
     return f"{_DOMAIN}.{call.backend}" if call.backend else _DOMAIN
-
-
-def _is_stored(bundle: BundleFile) -> bool:
-    """Tell whether constants are at an offset of the file."""
-    return bundle.manifest.form == "shared" and CONSTANTS_SECTION in bundle.elf.sections
-
-
-def _given(bundle: BundleFile, run: NamedRun) -> tuple[NamedValue, ...]:
-    return run.inputs if _is_stored(bundle) else (*run.inputs, *run.constants)
 
 
 def _node(call: NamedCall, name: str) -> bytes:

@@ -59,6 +59,16 @@ def test_onnx(tmp_path: Path) -> None:
     assert about == {"symbol": b"pk_scale", "nodes": [b"Mul_0"], "flops": 8, "bytes_read": 96, "bytes_written": 32}
 
 
+def test_onnx_elsewhere_has_weights_as_inputs(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    bundle = build_bundle(tmp_path / "scale.so", graph=CallGraph(1, (RUN,)).to_json())
+    (tmp_path / "other").mkdir()
+    model = onnx.load(export(bundle, "other/graph.onnx"))
+    onnx.checker.check_model(model)
+    assert [value.name for value in model.graph.input] == ["x", "scale"]
+    assert not model.graph.initializer
+
+
 def test_onnx_of_several_runs_and_of_archives(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     runs = tuple(dataclasses.replace(RUN, sizes={"n": size}) for size in (1, 2))
