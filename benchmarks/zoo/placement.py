@@ -35,13 +35,13 @@ BACKENDS = ("ccompiler",)
 HEADER = ("model", "threads", "choices", "vectors", "placed / greedy", "placed / best alone", "tune s", "changed")
 
 
-def _model(name: str, workdir: Path) -> Model:
+def model_of(name: str, workdir: Path) -> Model:
     return make(name, workdir / "zoo") if name in ZOO else cpu_models.make(name, 1, workdir / "models")
 
 
 def place_one(name: str, workdir: Path, backends: Sequence[str], arguments: argparse.Namespace) -> list[Record]:
     """Find the placement of a model for each number of threads, and measure what is linked with it in turns."""
-    model, folder = _model(name, workdir), workdir / "placement" / name
+    model, folder = model_of(name, workdir), workdir / "placement" / name
     folder.mkdir(parents=True, exist_ok=True)
     records, every = [], ["llvm", *backends]
     trial = packager.build(model.path, folder / "trial.so", targets=every, place="trial")

@@ -40,6 +40,7 @@ def of_bundle(request: Request, toolchain: Toolchain) -> str:
         {
             "packager": [
                 digest_of_folder(PACKAGE, "*.py"),
+                digest_of_folder(PACKAGE / "placement" / "devices", "*.json"),
                 digest_of_folder(folder("templates"), "*"),
                 digest_of_folder(folder("runtime_stub"), "*.[ch]"),
             ],

@@ -47,12 +47,14 @@ class Leftover:
 
 @dataclass(frozen=True)
 class ExplainedRegion:
-    """A class of equal regions: how many there are, its alternatives by name, and which of them are linked."""
+    """A class of equal regions: how many there are, its alternatives by name, which of them are linked, and what
+    decided on the first of these: ``greedy``, ``measured``, or where it was measured."""
 
     problem: str
     count: int
     alternatives: tuple[str, ...]
     linked: tuple[str, ...]
+    source: str
 
 
 @dataclass(frozen=True)
@@ -162,13 +164,14 @@ def _explain(
 
 
 def _choices(request: Request, prepared: PreparedModel) -> ExplainedChoices:
-    from packager.pipeline.place import choose_for, choosing_of
+    from packager.pipeline.place import choose_for, choosing_of, decide
     from packager.placement.choices.partition import find_choices
     from packager.placement.placer import Placer
 
     origin = Placer(prepared)
     found = find_choices(prepared, origin, choosing_of(request, measured=True))
     chosen = choose_for(request)(found.classes.model, found.regions)
+    decisions = decide(request, found.classes.model, found.regions)
     return ExplainedChoices(
         matches={kind: len(matches) for kind, matches in origin.candidates.items()},
         layouts=tuple(layout.name for layout in found.layouts),
@@ -178,8 +181,9 @@ def _choices(request: Request, prepared: PreparedModel) -> ExplainedChoices:
                 len(region.regions),
                 tuple(way.name for way in region.alternatives),
                 tuple(region.alternatives[number].name for number in numbers),
+                decision.source,
             )
-            for region, numbers in zip(found.regions, chosen, strict=True)
+            for region, numbers, decision in zip(found.regions, chosen, decisions, strict=True)
         ),
     )
 

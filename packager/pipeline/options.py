@@ -140,9 +140,9 @@ class BuildOptions:
     )
     place: str | StrPath = option(
         "greedy",
-        "Who computes what: the first Target that can, all alternatives to measure, or as packager tune recorded.",
+        "Who computes what: the first Target that can, all (to measure), as packager tune recorded, or as is shipped.",
         "--place",
-        metavar="greedy|trial|FILE.json",
+        metavar="greedy|trial|FILE.json|shipped",
         explained=True,
     )
     place_device: str | None = option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packager.backends.base import Context, Target
@@ -25,11 +26,11 @@ from packager.placement.choices.partition import (
     Choosing,
     Region,
     every_alternative,
-    greedy_alternatives,
     partition_choices,
 )
 from packager.placement.place import Placement, compile_with, partition
 from packager.placement.preparation import needs_library
+from packager.placement.shipped import find_shipped
 from packager.resources import PACKAGE, folder
 from packager.version import __version__
 
@@ -44,19 +45,45 @@ def place(
     compile_partitions = None if make_context is None else compile_with(make_context)
     if request.place == "greedy" and not any(map(needs_library, request.targets.specialized)):
         return partition(prepared, request.targets.specialized, compile_partitions)
-    rule: Rule = "records" if isinstance(request.place, Path) else request.place
+    rule: Rule = request.place if request.place == "greedy" or request.place == "trial" else "records"  # noqa: PLR1714
     choosing = choosing_of(request, measured=request.place != "greedy")
     return partition_choices(prepared, choosing, compile_partitions, choose_for(request), rule)
 
 
+@dataclass(frozen=True)
+class Decision:
+    """The alternative of a class of regions, by number, and what decided: a measurement, or nothing (``greedy``)."""
+
+    alternative: int
+    source: str
+
+
+GREEDY = Decision(0, "greedy")
+
+
 def choose_for(request: Request) -> Choose:
-    """Return what chooses the alternatives that are linked: the greedy ones, all, or those of the records.
+    """Return what chooses the alternatives that are linked: the greedy ones, all, or those that were measured.
 
     Where these need a library of the target machine, the alternative without it is linked too.
     """
+    if request.place == "trial":
+        return every_alternative
+
+    def choose(model: str, regions: Sequence[Region]) -> list[list[int]]:
+        decisions = decide(request, model, regions)
+        return [region.with_fallback(d.alternative) for region, d in zip(regions, decisions, strict=True)]
+
+    return choose
+
+
+def decide(request: Request, model: str, regions: Sequence[Region]) -> list[Decision]:
+    """Return the alternative of each class that a build uses, of a trial the one that it runs first.
+
+    Raises UsageError for records that do not fit.
+    """
     if isinstance(request.place, Path):
-        return _recorded(request)
-    return every_alternative if request.place == "trial" else greedy_alternatives
+        return _recorded(request, request.place, model, regions)
+    return _shipped(request, regions) if request.place == "shipped" else [GREEDY] * len(regions)
 
 
 def choosing_of(request: Request, *, measured: bool) -> Choosing:
@@ -64,7 +91,7 @@ def choosing_of(request: Request, *, measured: bool) -> Choosing:
     a greedy placement, with and without libraries of the target machine.
     """
     targets = request.targets.specialized
-    most = MAX_ALTERNATIVES if isinstance(request.place, Path) else request.alternatives
+    most = request.alternatives if request.place in ("greedy", "trial") else MAX_ALTERNATIVES
     return Choosing(
         targets=targets,
         orders=list(every_order(targets)) if measured else [targets, without_libraries(targets)],
@@ -75,28 +102,42 @@ def choosing_of(request: Request, *, measured: bool) -> Choosing:
     )
 
 
-def _recorded(request: Request) -> Choose:
-    """Return a function that chooses as a file of records says, and greedily where that knows no other alternative.
+def _recorded(request: Request, path: Path, model: str, regions: Sequence[Region]) -> list[Decision]:
+    """Decide as a file of records says, and greedily where that knows no other alternative.
 
     Of a model that was not measured, regions are placed as equal ones of other models were.
     """
+    revision = revision_of(request)
+    records = measured_on(read_records([path]), request.place_device, request.place_threads)
+    names = {region.problem: [way.name for way in region.alternatives] for region in regions}
+    known = any(placement.model == model for placement in records.placements)
+    chosen = {} if known else choices_of_others(records, revision, names)
+    source = "measured in another model"
+    if not chosen:
+        source = "measured"
+        placement = find_placement(records, model, revision)
+        measured = {r.problem for r in regions if r.layouts > 1} | placement.choices.keys()
+        chosen = chosen_alternatives(placement, {p: ways for p, ways in names.items() if p in measured})
+    return [
+        Decision(names[r.problem].index(chosen[r.problem]), source) if r.problem in chosen else GREEDY for r in regions
+    ]
 
-    assert isinstance(request.place, Path)
-    path, revision = request.place, revision_of(request)
 
-    def choose(model: str, regions: Sequence[Region]) -> list[list[int]]:
-        records = measured_on(read_records([path]), request.place_device, request.place_threads)
-        names = {region.problem: [way.name for way in region.alternatives] for region in regions}
-        known = any(placement.model == model for placement in records.placements)
-        chosen = {} if known else choices_of_others(records, revision, names)
-        if not chosen:
-            placement = find_placement(records, model, revision)
-            measured = {r.problem for r in regions if r.layouts > 1} | placement.choices.keys()
-            chosen = chosen_alternatives(placement, {p: ways for p, ways in names.items() if p in measured})
-        numbers = (names[r.problem].index(chosen[r.problem]) if r.problem in chosen else 0 for r in regions)
-        return [region.with_fallback(number) for region, number in zip(regions, numbers, strict=True)]
-
-    return choose
+def _shipped(request: Request, regions: Sequence[Region]) -> list[Decision]:
+    """Decide as what ships for the device says, and greedily where that knows no region like it."""
+    targets = (request.targets.generator, *request.targets.specialized)
+    known = find_shipped(request.place_device, request.place_threads, [target.kind for target in targets])
+    decisions = []
+    for region in regions:
+        names = [way.name for way in region.alternatives]
+        found = known.find(region.pattern, region.extents, names)
+        if found is None:
+            decisions.append(GREEDY)
+            continue
+        near, distance = found
+        source = f"shipped, measured on {known.device}" + (f" for {near.problem}" if distance else "")
+        decisions.append(Decision(names.index(near.chosen), source))
+    return decisions
 
 
 def revision_of(request: Request) -> str:

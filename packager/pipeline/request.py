@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp16", "bf16")
 WEIGHTS = ("embedded", "external")
-PlacementRule = Literal["greedy", "trial"]
-PLACEMENTS: tuple[PlacementRule, ...] = ("greedy", "trial")
+PlacementRule = Literal["greedy", "trial", "shipped"]
+PLACEMENTS: tuple[PlacementRule, ...] = ("greedy", "trial", "shipped")
 MAX_ALTERNATIVES = 64
 
 
@@ -121,10 +121,10 @@ def _place(options: BuildOptions) -> PlacementRule | Path:
     if given not in PLACEMENTS and not Path(given).is_file():
         raise UsageError(
             f"--place {os.fspath(given)}: no such file",
-            hint=f"give {' or '.join(PLACEMENTS)}, or records of packager tune",
+            hint=f"give {', '.join(PLACEMENTS)}, or records of packager tune",
         )
     for rule in PLACEMENTS:
-        if given == rule and (options.place_device, options.place_threads) != (None, None):
+        if given == rule != "shipped" and (options.place_device, options.place_threads) != (None, None):
             raise UsageError("--place-device and --place-threads are for records", hint="give a file with --place")
         if given == rule:
             return rule

@@ -66,7 +66,8 @@ def _choices(found: ExplainedChoices) -> list[str]:
         f"regions    {total} in {len(found.regions)} classes, {len(several)} with a choice",
     ]
     for region in several:
-        lines.append(f"  {region.problem}" + (f", {region.count} times" if region.count > 1 else ""))
+        times = f", {region.count} times" if region.count > 1 else ""
+        lines.append(f"  {region.problem}{times} ({region.source})")
         lines += [f"    {'*' if name in region.linked else ' '} {name}" for name in region.alternatives]
     return lines
 

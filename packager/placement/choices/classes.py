@@ -13,6 +13,7 @@ from packager.placement.choices.regions import (
     RegionText,
     extend_regions,
     find_regions,
+    generalize,
     operator_name,
     result_shape,
     runs_of,
@@ -36,9 +37,14 @@ class Cover:
 
 @dataclass(frozen=True)
 class RegionClass:
-    """Equal regions: what they compute as text, their bindings, their covers, and the cover of each layout."""
+    """Equal regions: what they compute as text, their bindings, their covers, and the cover of each layout.
+
+    ``pattern`` is a hash of what they compute but for the ``extents`` of their tensors.
+    """
 
     problem: str
+    pattern: str
+    extents: tuple[int, ...]
     regions: tuple[Nodes, ...]
     covers: tuple[Cover, ...]
     by_layout: tuple[int, ...]
@@ -80,7 +86,9 @@ def find_classes(graph: FlatMain, layouts: Sequence[Layout], finder: CoverFinder
         if problems[problem] > 1:  # the same operators, which a layout covers in another way
             problem += f" {problems[problem]}"
         distinct = tuple(_with_cheapest(tuple(dict.fromkeys(covers)), regions, finder, alternatives))
-        classes.append(RegionClass(problem, tuple(regions), distinct, tuple(map(distinct.index, covers))))
+        pattern, extents = generalize(text)
+        by_layout = tuple(map(distinct.index, covers))
+        classes.append(RegionClass(problem, digest(pattern)[:12], extents, tuple(regions), distinct, by_layout))
     return Classes(tuple(classes), finder.groups | groups)
 
 

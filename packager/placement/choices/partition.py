@@ -45,6 +45,8 @@ class Region:
     """
 
     problem: str
+    pattern: str  # what it computes, but for the extents of its tensors
+    extents: tuple[int, ...]
     regions: tuple[tuple[str, ...], ...]
     alternatives: tuple[Alternative, ...]
     layouts: int
@@ -71,11 +73,6 @@ Choose = Callable[[str, Sequence[Region]], Sequence[Sequence[int]]]
 def every_alternative(_model: str, regions: Sequence[Region]) -> list[list[int]]:
     """Choose all alternatives: a trial."""
     return [list(range(len(region.alternatives))) for region in regions]
-
-
-def greedy_alternatives(_model: str, regions: Sequence[Region]) -> list[list[int]]:
-    """Choose what the order of Targets makes, and the fallback."""
-    return [region.with_fallback(0) for region in regions]
 
 
 @dataclass(frozen=True)
@@ -150,6 +147,8 @@ def _describe(
     alternatives = tuple(Alternative(name, kinds) for name, kinds in name_covers(graph, found, generator))
     return Region(
         problem=found.problem,
+        pattern=found.pattern,
+        extents=found.extents,
         regions=tuple(map(sources, found.regions)),
         alternatives=alternatives,
         layouts=1 + max(found.by_layout),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -154,6 +155,21 @@ def _type(ty: Any) -> str:
 
 def _extent(extent: Any) -> str:
     return str(int(extent)) if isinstance(extent, tirx.IntImm) else str(extent)
+
+
+def generalize(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the text of a region with a mark for each static extent of its tensors, and these extents."""
+    extents: list[int] = []
+
+    def mark(found: re.Match[str]) -> str:
+        parts = found[2].split(",")
+        extents.extend(int(part) for part in parts if part.isdigit())
+        return f"{found[1]}[{','.join('#' if part.isdigit() else part for part in parts)}]"
+
+    return _TENSOR.sub(mark, text), tuple(extents)
+
+
+_TENSOR = re.compile(r"\b((?:u?int|float|bfloat|bool)\w*)\[([^\[\] ]+)\]")
 
 
 def result_shape(graph: FlatMain, nodes: Nodes) -> str:

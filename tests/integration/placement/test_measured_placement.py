@@ -18,10 +18,15 @@ from command_line import Cli, command, environment
 from graphs import graph, save
 
 import packager
-from packager.bundle.tuning_records import Records, read_records
+from benchmarks.zoo.ship_placement import ship
+from packager.bundle.tuning_records import MeasuredPlacement, Records, make_records, read_records
 from packager.deploy.load.selection import by_records, write_selected
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.deploy.measure.tune import tune as measure
+from packager.pipeline.explain import explain
+from packager.pipeline.options import BuildOptions
+from packager.placement import shipped
+from tests.integration.placement.placing import parse
 
 pytestmark = pytest.mark.slow
 
@@ -277,3 +282,50 @@ def test_records_of_another_machine_are_bound_with_a_note(
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("note: the placement was measured on a CPU of 1999; this is ")
     assert bound.exists()
+
+
+NETWORK = """
+    network (float[1,{channels},16,16] x) => (float[1,{channels},16,16] y) {{
+        a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        y = Relu (a)
+    }}
+"""
+
+
+def test_shipped_records_place_equal_and_near_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured with 8 channels; 12 are near, 20 are not. What is chosen is not what a greedy build takes."""
+
+    def model(channels: int) -> Path:
+        weights = {"w": np.ones((channels, channels, 3, 3), np.float32)}
+        path = tmp_path / f"{channels}.onnx"
+        path.write_bytes(parse(NETWORK.format(channels=channels), weights).SerializeToString())
+        return path
+
+    targets = ["llvm", "ccompiler"]
+    small = model(8)
+    trial = packager.inspect(packager.build(small, tmp_path / "trial.so", targets=targets, place="trial")).manifest
+    chosen = {c.problem: way.name for c in trial.choices for way in c.alternatives if way.backends == ("llvm",)}
+    assert trial.placement is not None
+    measured = MeasuredPlacement(trial.placement.model, trial.choices[0].revision, "a CPU", 1, chosen, 1.0, {})
+    records = tmp_path / "records.json"
+    records.write_bytes(make_records([], [measured]).to_json())
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "devices")
+    shipped.FOLDER.mkdir()
+    (shipped.FOLDER / "a_cpu.json").write_bytes(ship([small], records, targets).to_json())
+
+    def sources(channels: int) -> set[str]:
+        options = BuildOptions(model(channels), targets=targets, place="shipped", place_device="a CPU")
+        found = explain(options, candidates=True).choices
+        assert found is not None
+        return {region.source for region in found.regions if len(region.alternatives) > 1}
+
+    assert sources(8) == {"shipped, measured on a CPU"}
+    (near,) = sources(12)
+    assert near.startswith("shipped, measured on a CPU for ")
+    assert near.endswith("conv2d+relu+permute_dims float32[1,8,16,16]")
+    assert sources(20) == {"greedy"}
+    placed = packager.build(model(12), tmp_path / "placed.so", targets=targets, place="shipped", place_device="a CPU")
+    manifest = packager.inspect(placed).manifest
+    assert {kind for kind, _ in manifest.primitives()} == {"llvm"}
+    assert manifest.placement is not None
+    assert manifest.placement.rule == "records"
