@@ -94,8 +94,7 @@ function candidatesSection(section, found) {
       found.device ? "" : " – not measured: give records of packager tune"),
     h("table", {}, h("tbody", {}, found.candidates.map((one) => h("tr", {},
       h("td", {}, one.name, one.used ? [" ", badge("used", "good")] : null),
-      h("td", { class: "number" }, known(one.slower_us)
-        ? meter(one.slower_us ? `+${microseconds(one.slower_us)}` : "fastest", one.slower_us / slowest, "bx") : DASH))))));
+      h("td", { class: "number" }, slowdown(one, slowest)))))));
 }
 
 function choicesOf(bundle, nodes) {
@@ -104,8 +103,18 @@ function choicesOf(bundle, nodes) {
 }
 
 function alternatives(bundle, choice) {
-  return h("table", {}, h("tbody", {}, choice.alternatives.map((way) => h("tr", {},
+  const slowest = Math.max(...choice.alternatives.map((way) => way.slower_us || 0)) || 1;
+  const timed = choice.alternatives.some((way) => known(way.slower_us));
+  return h("table", { class: "even" }, h("tbody", {}, choice.alternatives.map((way) => h("tr", {},
     h("td", {}, way.backends.map((kind) => dot(bundle, kind)), h("span", { class: "breaks" }, way.name)),
     h("td", { class: "badges" }, way.used ? badge("used", "good") : null, way.measured_best ? badge("measured fastest", "best") : null,
-      way.name === choice.fallback ? badge("fallback") : null, way.libraries.map((name) => badge(`needs ${name}`)))))));
+      way.name === choice.fallback ? badge("fallback") : null, way.libraries.map((name) => badge(`needs ${name}`))),
+    timed ? h("td", { class: "number" }, slowdown(way, slowest)) : null))));
+}
+
+// By how much something is slower than the fastest, with the standard error.
+function slowdown(one, slowest) {
+  if (!known(one.slower_us)) return DASH;
+  const error = one.error_us ? ` ± ${microseconds(one.error_us)}` : "";
+  return meter(one.slower_us ? `+${microseconds(one.slower_us)}${error}` : "fastest", one.slower_us / slowest, "bx");
 }

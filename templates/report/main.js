@@ -35,7 +35,7 @@ function overview(bundle) {
         stackedBar(backends.map((b) => ({ label: b.kind, value: timed ? b.us || 0 : b.flops, color: tint(bundle, b.kind), text: timed ? microseconds(b.us) : flops(b.flops) })), timed ? "Time by backend" : "FLOPs by backend"),
         h("div", { class: "scroll" }, h("table", {},
           h("thead", {}, h("tr", {}, ["backend", "functions", "calls", "FLOPs", "time", "code"].map((name, i) => h("th", { scope: "col", class: i ? "number" : "" }, name)))),
-          h("tbody", {}, backends.map((b) => h("tr", {}, h("td", {}, dot(bundle, b.kind), b.kind), [count(b.functions), count(b.calls), flops(b.flops), microseconds(b.us), bytes(b.code)].map((text) => h("td", { class: "number" }, text)))))))),
+          h("tbody", {}, backends.map((b) => h("tr", {}, h("td", { class: "short" }, dot(bundle, b.kind), b.kind), [count(b.functions), count(b.calls), flops(b.flops), microseconds(b.us), bytes(b.code)].map((text) => h("td", { class: "number" }, text)))))))),
       card(timed ? "Where the time goes" : "Where the work is",
         h("ol", { class: "ranking" }, top.map((item) => h("li", {},
           h("button", { type: "button", class: "link", onclick: () => context.openFunction(bundle, item) }, dot(bundle, item.backend), item.label),
@@ -87,8 +87,7 @@ function placementView(bundle) {
     D.records && D.records.records.length ? card("Measured candidates", D.records.records.map((record) => h("details", { open: D.records.records.length <= 8 },
       h("summary", {}, record.problem, h("span", { class: "muted" }, ` ${record.device}`)),
       h("table", {}, h("tbody", {}, record.timings.map((timing) => h("tr", {}, h("td", {}, timing.candidate),
-        h("td", { class: "number" }, meter(timing.slower_us ? `+${microseconds(timing.slower_us)} ± ${microseconds(timing.error_us)}` : "fastest",
-          timing.slower_us / (Math.max(...record.timings.map((t) => t.slower_us)) || 1), "bx")))))),
+        h("td", { class: "number" }, slowdown(timing, Math.max(...record.timings.map((t) => t.slower_us)) || 1)))))),
       h("p", { class: "muted" }, record.revision)))) : null);
 }
 

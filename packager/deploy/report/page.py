@@ -128,7 +128,7 @@ def make_page(subjects: Subjects, described: Sequence[Described], roof: Roof) ->
         title=" and ".join(one.subject.name for one in described) or "tuning records",
         version=__version__,
         bundles=tuple(_bundle(one, subjects, roof) for one in described),
-        records=make_records_view(subjects.records, models),
+        records=make_records_view(subjects.measured.records, models),
         peaks=roof,
     )
 
@@ -136,7 +136,7 @@ def make_page(subjects: Subjects, described: Sequence[Described], roof: Roof) ->
 def _bundle(one: Described, subjects: Subjects, roof: Roof) -> BundleView:
     bundle, graph, measured = one.subject.file, one.subject.graph, one.measured
     manifest = bundle.manifest
-    functions = make_functions(manifest, bundle.elf, measured, roof, subjects.records)
+    functions = make_functions(manifest, bundle.elf, measured, roof, subjects.measured.records)
     flows = make_flows(manifest, graph, measured) if graph else ()
     runs = tuple(
         Run(flow, make_arena(manifest, run)) for flow, run in zip(flows, graph.runs if graph else (), strict=True)
@@ -153,7 +153,7 @@ def _bundle(one: Described, subjects: Subjects, roof: Roof) -> BundleView:
         tables=one.tables,
         runs=runs,
         functions=functions,
-        choices=make_choices(manifest, subjects.records),
+        choices=make_choices(manifest, subjects.measured),
         sizes=make_sizes(bundle),
         verify=VerifyView(one.verified.ok, one.verified.checks, one.verified.findings),
         measured=None

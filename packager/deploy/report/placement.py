@@ -6,17 +6,21 @@ from dataclasses import dataclass
 
 from packager.bundle.manifest import Manifest
 from packager.bundle.tuning_records import MeasuredPlacement, Record, Records
+from packager.deploy.report.tuned import Tuned
 
 
 @dataclass(frozen=True)
 class AlternativeView:
-    """An alternative of a choice: whether the bundle uses it, whether the records chose it."""
+    """An alternative: whether the bundle uses it, whether the measurements chose it, and by how much a run is slower
+    than with the fastest, if that was measured."""
 
     name: str
     backends: tuple[str, ...]
     libraries: tuple[str, ...]
     used: bool
     measured_best: bool
+    slower_us: float | None
+    error_us: float | None
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,19 @@ class RecordsView:
     placements: tuple[PlacementView, ...]
 
 
-def make_choices(manifest: Manifest, records: Records) -> tuple[ChoiceView, ...]:
-    """Return the choices of a bundle, with what the records of its model chose."""
+def make_choices(manifest: Manifest, measured: Tuned) -> tuple[ChoiceView, ...]:
+    """Return the choices of a bundle, with what the measurements of its model chose."""
     placement = manifest.placement
     best = {
         problem: alternative
-        for measured in records.placements
-        if placement is not None and measured.model == placement.model
-        for problem, alternative in measured.choices.items()
+        for found in measured.records.placements
+        if placement is not None and found.model == placement.model
+        for problem, alternative in found.choices.items()
+    }
+    times = {
+        (problem, way.name): (way.slower_us, way.error_us)
+        for problem, ways in measured.alternatives.items()
+        for way in ways
     }
     return tuple(
         ChoiceView(
@@ -75,7 +84,12 @@ def make_choices(manifest: Manifest, records: Records) -> tuple[ChoiceView, ...]
             choice.regions,
             tuple(
                 AlternativeView(
-                    way.name, way.backends, way.libraries, index == choice.chosen, best.get(choice.problem) == way.name
+                    way.name,
+                    way.backends,
+                    way.libraries,
+                    index == choice.chosen,
+                    best.get(choice.problem) == way.name,
+                    *times.get((choice.problem, way.name), (None, None)),
                 )
                 for index, way in enumerate(choice.alternatives)
             ),

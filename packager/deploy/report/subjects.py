@@ -12,11 +12,15 @@ from packager.bundle.graph.call_graph import CallGraph
 from packager.bundle.graph.section import read_call_graph
 from packager.bundle.reader import BundleFile, inspect
 from packager.bundle.strict_json import MismatchError
-from packager.bundle.tuning_records import Records, make_records, read_records
+from packager.bundle.tuning_records import make_records, read_records
+from packager.deploy.measure.placement.result import AlternativeTime
+from packager.deploy.report.tuned import Tuned, is_tuned, read_tuned
 from packager.errors import UsageError
 
 _BUILT = ("bundle.so", "bundle.a")  # in a work folder
-_HINT = "give NAME.so or libNAME.a, the folder of build --keep-workdir, or the records of tune -o"
+_HINT = (
+    "give NAME.so or libNAME.a, the folder of build --keep-workdir, the records of tune -o, or what tune --json prints"
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,10 @@ class BundleSubject:
 
 @dataclass(frozen=True)
 class Subjects:
-    """One or two bundles, or none; and records of any number of files."""
+    """One or two bundles, or none; and the measurements of any number of files."""
 
     bundles: tuple[BundleSubject, ...]
-    records: Records
+    measured: Tuned
 
 
 def read_subjects(paths: Sequence[Path]) -> Subjects:
@@ -62,7 +66,27 @@ def read_subjects(paths: Sequence[Path]) -> Subjects:
     bundles = tuple(_read_bundle(path) for path in paths if path not in files)
     if len(bundles) > 2:
         raise UsageError(f"a report compares two bundles, not {len(bundles)}")
-    return Subjects(bundles, read_records(files) if files else make_records(()))
+    return Subjects(bundles, _read_measured(files))
+
+
+def _read_measured(paths: Sequence[Path]) -> Tuned:
+    """Read and merge records, and results of tune."""
+    values = [(path, _parse(path)) for path in paths]
+    records = [read_records([path]) for path, value in values if not is_tuned(value)]
+    alternatives: dict[str, tuple[AlternativeTime, ...]] = {}
+    for path, value in values:
+        if is_tuned(value):
+            try:
+                found = read_tuned(value)
+            except (KeyError, TypeError, ValueError):
+                raise UsageError(f"{path} is no result of packager tune", hint=_HINT) from None
+            records.append(found.records)
+            alternatives |= found.alternatives
+    merged = make_records(
+        (record for one in records for record in one.records),
+        (placement for one in records for placement in one.placements),
+    )
+    return Tuned(merged, alternatives)
 
 
 def _is_json(path: Path) -> bool:

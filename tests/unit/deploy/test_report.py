@@ -18,9 +18,12 @@ from typer.testing import CliRunner, Result
 
 from packager.bundle.graph.call_graph import COPY, CallGraph, GraphCall, GraphTensor, RunGraph
 from packager.bundle.manifest import Dim, Manifest, TensorSpec
-from packager.bundle.selection import Selection
+from packager.bundle.selection import Alternative, PlacementChoice, PlacementRecord, Selection
 from packager.bundle.tuning_records import MeasuredPlacement, Record, Timing, make_records
 from packager.cli.main import app
+from packager.deploy.measure.candidates import Tuned
+from packager.deploy.measure.placement.result import AlternativeTime, ChoiceTimes, PlacementResult, PlanTime
+from packager.deploy.measure.tune import TuneResult
 from packager.errors import PackagerError
 
 ATTACK = '</script><img src=x onerror="alert(1)">'
@@ -186,6 +189,37 @@ def test_records(tmp_path: Path) -> None:
     alone = make_report(tmp_path, records)
     assert (alone["bundles"], alone["title"]) == ([], "tuning records")
     assert alone["records"] == found["records"]
+
+
+def with_choice(manifest: Manifest) -> Manifest:
+    ways = (Alternative("llvm(multiply)", ("llvm",)), Alternative("other(multiply)", ("llvm",)))
+    choice = PlacementChoice("choice_0", "multiply 2", "r1", (("Mul_0",),), ways, 0)
+    return dataclasses.replace(manifest, placement=PlacementRecord("trial", "ab" * 32, (choice,), ()))
+
+
+def test_alternatives_have_the_times_that_tune_prints(tmp_path: Path) -> None:
+    times = (AlternativeTime("other(multiply)", 0.0, 0.0), AlternativeTime("llvm(multiply)", 2.5, 0.5))
+    choice = ChoiceTimes("choice_0", "multiply 2", 1, "other(multiply)", "llvm(multiply)", times)
+    plans = (PlanTime("llvm alone", 12.0, single=True),)
+    placement = PlacementResult("ab" * 32, "r1", 1, (choice,), 12.0, 9.5, None, plans, 3, ())
+    record = Record("scale 2", "r1", "a CPU", (Timing("fast", 0.0, 0.1),))
+    result = TuneResult("x.so", "a CPU", 12.0, 9.5, (Tuned("pk_scale", "slow", 1, record),), placement)
+    (tmp_path / "tune.json").write_text(json.dumps(result.to_json()))
+    path = build_bundle(
+        tmp_path / "scale.so",
+        graph=GRAPH.to_json(),
+        patch=with_choice,
+        defines=("PROFILE",),
+    )
+    found = make_report(tmp_path, path, tmp_path / "tune.json")
+    (shown,) = found["bundles"][0]["choices"]
+    assert [(way["name"], way["used"], way["measured_best"], way["slower_us"]) for way in shown["alternatives"]] == [
+        ("llvm(multiply)", True, False, 2.5), ("other(multiply)", False, True, 0.0),
+    ]  # fmt: skip
+    assert [(plan["name"], plan["us"]) for plan in found["records"]["placements"][0]["plans"]] == [
+        ("fastest", 9.5), ("llvm alone", 12.0),
+    ]  # fmt: skip
+    assert found["records"]["records"][0]["device"] == "a CPU"
 
 
 def test_a_work_folder(scale: Path, tmp_path: Path) -> None:
