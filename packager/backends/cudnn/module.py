@@ -184,15 +184,20 @@ def _zeros(drafts: Any) -> dict[str, Any]:
     return {zeros_name(dtype): np.zeros(size, storage_dtype(dtype)) for dtype, size in sizes.items()}
 
 
-def _compile_module(functions: Sequence[Mapping[str, Any]], version: str | None, context: Context) -> Path:
-    source = context.workdir / "cudnn.c"
-    parts = [int(part) for part in (version or "0.0.0").split(".")]
+def render_module(functions: Sequence[Mapping[str, Any]], version: str | None) -> str:
+    """Return the C of functions, whose plans are of a version of the library."""
+    major, minor, patch = (int(part) for part in (version or "0.0.0").split("."))
     values = {
         "library": SYMBOL,
         "cublaslt": CUBLASLT.symbol,
-        "version": parts[0] * 10000 + parts[1] * 100 + parts[2],
+        "version": major * 10000 + minor * 100 + patch,
     }
-    source.write_text(render("cudnn/module.c.j2", mark=MARK, functions=functions, **values), encoding="utf-8")
+    return render("cudnn/module.c.j2", mark=MARK, functions=functions, **values)
+
+
+def _compile_module(functions: Sequence[Mapping[str, Any]], version: str | None, context: Context) -> Path:
+    source = context.workdir / "cudnn.c"
+    source.write_text(render_module(functions, version), encoding="utf-8")
     output = source.with_suffix(".o")
     include = [f"-I{path}" for path in HEADER_FOLDERS]
     run([context.toolchain.cc, *C_FLAGS, *include, "-c", source.name, "-o", output.name], cwd=context.workdir)
