@@ -48,7 +48,7 @@ typedef struct {
   void *stream;
 } handle_t;
 
-static int handles, descriptors, asked, executed, last_engine;
+static _Atomic int handles, descriptors, asked, executed, last_engine; /* sessions of several threads */
 
 static int setting(const char *name, int otherwise) {
   const char *value = getenv(name);
@@ -434,6 +434,7 @@ static void *driver(const char *name) {
 }
 
 static int is_capturing(void *stream) {
+  if (!stream) return 0;
   int (*ask)(void *, int *), status = 0;
   void *function = driver("cuStreamIsCapturing");
   memcpy(&ask, &function, sizeof ask);
