@@ -37,8 +37,8 @@ def make(name: str, folder: Path) -> Model:
     if not pair.exists():
         folder.mkdir(parents=True, exist_ok=True)
         module, inputs = instance(ZOO[name])
-        _export(module, inputs, path)
-        exact = _run(module.double(), {key: t.double() if t.is_floating_point() else t for key, t in inputs.items()})
+        export(module, inputs, path)
+        exact = run(module.double(), {key: t.double() if t.is_floating_point() else t for key, t in inputs.items()})
         save_pairs(pair, [({key: tensor.numpy() for key, tensor in inputs.items()}, {"output": exact})])
     inputs_, outputs = load_pairs(pair)[0]
     return Model(name, 1, path, inputs_, outputs)
@@ -57,7 +57,7 @@ def instance(entry: Entry) -> tuple[nn.Module, Inputs]:
     return module, inputs
 
 
-def _export(module: nn.Module, inputs: Inputs, path: Path) -> None:
+def export(module: nn.Module, inputs: Inputs, path: Path) -> None:
     """Write an ONNX file of fixed shapes by torch's older exporter, which needs no package beyond torch."""
     torch.backends.mha.set_fastpath_enabled(False)  # a fused operator that the exporter does not know
     with torch.no_grad(), warnings.catch_warnings():
@@ -68,7 +68,7 @@ def _export(module: nn.Module, inputs: Inputs, path: Path) -> None:
         )  # fmt: skip
 
 
-def _run(module: nn.Module, inputs: Inputs) -> np.ndarray:
+def run(module: nn.Module, inputs: Inputs) -> np.ndarray:
     with torch.no_grad():
         result = module(*inputs.values())
     (first,) = result if isinstance(result, tuple) else (result,)
