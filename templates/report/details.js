@@ -105,11 +105,11 @@ function choicesOf(bundle, nodes) {
 function alternatives(bundle, choice) {
   const slowest = Math.max(...choice.alternatives.map((way) => way.slower_us || 0)) || 1;
   const timed = choice.alternatives.some((way) => known(way.slower_us));
-  return h("table", { class: "even" }, h("tbody", {}, choice.alternatives.map((way) => h("tr", {},
+  return h("div", { class: "scroll" }, h("table", { class: "even" }, h("tbody", {}, choice.alternatives.map((way) => h("tr", {},
     h("td", {}, way.backends.map((kind) => dot(bundle, kind)), h("span", { class: "breaks" }, way.name)),
     h("td", { class: "badges" }, way.used ? badge("used", "good") : null, way.measured_best ? badge("measured fastest", "best") : null,
       way.name === choice.fallback ? badge("fallback") : null, way.libraries.map((name) => badge(`needs ${name}`))),
-    timed ? h("td", { class: "number" }, slowdown(way, slowest)) : null))));
+    timed ? h("td", { class: "number" }, slowdown(way, slowest)) : null)))));
 }
 
 // By how much something is slower than the fastest, with the standard error.

@@ -60,7 +60,8 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self._height = height
+        self.resize(width)
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Call a method of the protocol and return its result."""
@@ -94,6 +95,11 @@ class Browser:
             self.problems.append(about["entry"]["text"])
         if method == "Network.requestWillBeSent" and not about["request"]["url"].startswith(("file:", "data:")):
             self.problems.append(f"asks the network for {about['request']['url']}")
+
+    def resize(self, width: int) -> None:
+        """Make the window so many pixels wide."""
+        size = {"width": width, "height": self._height}
+        self.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False)
 
     def open(self, page: Path, anchor: str = "") -> None:
         """Show a page anew, and wait until it says that it is ready."""

@@ -53,9 +53,9 @@ def test_wheel_holds_all_that_a_build_reads(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     for folder, patterns in {
-        "templates": ["*.j2"],
+        "templates": ["*.j2", "*.html", "*.css", "*.js"],
         "runtime_stub": ["*.c", "*.h"],
-        "packager": ["*.py", "*.toml"],
+        "packager": ["*.py", "*.toml", "*.json"],
     }.items():
         files = [path for pattern in patterns for path in (ROOT / folder).rglob(pattern)]
         assert files
@@ -67,7 +67,7 @@ def test_wheel_holds_all_that_a_build_reads(wheel: Path) -> None:
 def test_wheel_holds_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    ours = r"packager/(.*\.(py|toml|j2|c|h)|py\.typed|templates/cutlass/common/host/iostream)$"
+    ours = r"packager/(.*\.(py|toml|json|j2|c|h)|py\.typed|templates/cutlass/common/host/iostream|templates/report/.*)$"
     strange = [n for n in names if not re.match(rf"{ours}|packager-[^/]*\.dist-info/", n)]
     assert not strange
     assert wheel.stat().st_size < 1_400_000
@@ -117,6 +117,13 @@ def test_deploy_environment_handles_bundles(
     arguments: list[str], bundle: Path, deployer: Path, execute: Execute, tmp_path: Path
 ) -> None:
     assert execute([deployer.with_name("packager"), arguments[0], bundle, *arguments[1:]], tmp_path)
+
+
+def test_deploy_environment_writes_reports(bundle: Path, deployer: Path, execute: Execute, tmp_path: Path) -> None:
+    execute([deployer.with_name("packager"), "report", bundle, "--run", "-o", "report.html"], tmp_path)
+    execute([deployer.with_name("packager"), "inspect", bundle, "--graph", "graph.onnx"], tmp_path)
+    assert (tmp_path / "report.html").stat().st_size > 50_000
+    assert (tmp_path / "graph.onnx").stat().st_size > 1_000
 
 
 def test_deploy_environment_runs_the_sample(bundle: Path, deployer: Path, execute: Execute, tmp_path: Path) -> None:
