@@ -35,7 +35,6 @@ CHAINS = 8
 # Weights of a column for which a unit gathers its rows: they fit the L1 cache, and lie in different sets of it.
 GATHERED = 256
 APART = 16
-NEAR = 16 * 1024  # bytes of rows that are read again for each panel of a band
 AHEAD = 2048  # words that are fetched before they are read
 
 
@@ -58,7 +57,6 @@ class Integers:
 
     rows: int | None
     tiles: tuple[Tile, ...]
-    near: int  # blocks of one row, or fewer of more, that stay in the L1 cache beside the weights
     words: int
     apart: bool
 
@@ -70,7 +68,7 @@ QUAD_TILES = {
     2: (Tile(8, 1, 1), Tile(4, 2, 2), Tile(2, 4, 4), Tile(1, 4, 4)),
     3: (Tile(6, 1, 1), Tile(4, 1, 1), Tile(2, 2, 2), Tile(1, 4, 4)),
 }
-PAIR_TILES = (Tile(4, 1, 1), Tile(2, 1, 1), Tile(1, 4, 2))
+PAIR_TILES = (Tile(4, 1, 1), Tile(2, 1, 1), Tile(1, 1, 2))
 # Of more rows floats take as long.
 QUAD_ROWS = {1: None, 2: None, 3: 16}
 PAIR_ROWS = {1: None, 2: 16, 3: 4}
@@ -87,6 +85,7 @@ def add_block_matmul(stage: Stage, anchor: Operation, group: GroupDraft) -> None
     integers = _integers(form, group.machine) if may_be_few else None
     values: dict[str, Any] = {
         "form": form,
+        "block_rows": ROWS,
         "rows": c_text(stage.rows),
         "integers": integers,
     }
@@ -101,7 +100,6 @@ def add_block_matmul(stage: Stage, anchor: Operation, group: GroupDraft) -> None
         "unused": [values[name] for name in spaces] if integers is None else [],
         "columns": columns,
         "padded": -(-columns // COLUMNS) * COLUMNS,
-        "block_rows": ROWS,
         "row_blocks": c_text(ceil_div(stage.rows, ROWS)),
         "band": BAND,
     }
@@ -125,20 +123,20 @@ def _rows_as_integers(
     }
     draft = group.function("block_rows")
     written = {name: draft.workspace(*space, written=True) for name, space in spaces.items()}
-    draft.finish("ops/block_rows", form.blocks, {**values, **written, "x": draft.tensor(data.tensor, False)})
+    values = {**values, **written, "x": draft.tensor(data.tensor, False)}
+    draft.finish("ops/block_rows", product((stage.rows, form.blocks)), values)
     return spaces
 
 
 def _integers(form: BlockFormat, machine: Machine) -> Integers | None:
     """Return how a machine multiplies few rows as integers, or None if floats take as long."""
     apart = form.block * form.middle * 128 * 257 >= 1 << 31
-    near = max(1, NEAR // (form.data_bytes * form.block))
     if machine.quads:
-        return Integers(QUAD_ROWS[form.data_bytes], QUAD_TILES[form.data_bytes], near, 1, apart)
+        return Integers(QUAD_ROWS[form.data_bytes], QUAD_TILES[form.data_bytes], 1, apart)
     if machine.name not in BYTE_PAIRS or form.bits == 8:  # pairs of products of eight bits do not fit 16
         return None
     steps = (1 << 15) // (2 * 128 * ((1 << form.bits) - 1))
-    return Integers(PAIR_ROWS[form.data_bytes], PAIR_TILES, near, steps // (8 // form.bits), apart)
+    return Integers(PAIR_ROWS[form.data_bytes], PAIR_TILES, steps // (8 // form.bits), apart)
 
 
 def _weights(draft: FunctionDraft, anchor: Operation, form: BlockFormat) -> dict[str, Any]:
