@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING
 from packager.backends.ccompiler.core.moves import Permute
 from packager.backends.ccompiler.core.operations import ANCHORS, Graph, Operation, Tensor
 from packager.backends.ccompiler.core.placed import Placed, Turned, find_placed
-from packager.backends.ccompiler.core.shapes import equal, product
+from packager.backends.ccompiler.core.shapes import equal
 
 if TYPE_CHECKING:
     from packager.backends.ccompiler.core.stages import Stage
 
-
-# Columns whose distance is a multiple of so many floats meet in few sets of the L1 cache; products of so many steps
-# take longer than writing them.
-ALIASED, DEEP = 256, 64
 CanPlace = Callable[[Operation], bool]  # whether what an anchor makes can be written by parts of its rows
 
 
@@ -49,16 +45,8 @@ def find_placeable(operations: Sequence[Operation], results: Sequence[Tensor], c
 
 
 def _pays(convolution: Operation, placed: Placed | Turned) -> bool:
-    """Whether blocks are written in place faster than by a copy after.
-
-    A transposed block has short lines: of a group alone they are few, and where columns meet in few sets of the cache,
-    they take longer than the products of a small window.
-    """
-    if isinstance(placed, Placed):
-        return True
-    depth, column = product(convolution.uses[1].shape[1:]), placed.column
-    aliases = isinstance(column, int) and column % ALIASED == 0
-    return int(convolution.attributes.groups) == 1 and (not aliases or (isinstance(depth, int) and depth >= DEEP))
+    """Whether blocks are written in place faster than by a copy after: those of a group have few columns."""
+    return isinstance(placed, Placed) or int(convolution.attributes.groups) == 1
 
 
 def _is_transpose(move: Permute) -> bool:

@@ -32,7 +32,7 @@ LEAST_SLICE = 16
 class Convolution:
     """A convolution over [N, D, H, W, C]; ``channels`` are those of a group.
 
-    Without ``merges`` each tap is a stretch of its own.
+    Without ``merges`` each tap is a stretch of its own. A block has at most ``block`` rows.
     """
 
     data: Shape
@@ -41,6 +41,7 @@ class Convolution:
     groups: int
     kind: Kind
     merges: bool = True
+    block: int = BLOCK
 
     @property
     def channels(self) -> int:
@@ -182,7 +183,7 @@ def _ranges(axis: Axis, cuts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 def _pixels(window: Window, blocks: LineBlocks, met: Sequence[int], apart: Sequence[bool]) -> int:
     """Return the maximum pixels of a plane that a block copies; ``met`` are the taps along lines and columns."""
-    sizes = [(BLOCK // places, places) for places in range(1, BLOCK + 1)]
+    sizes = [(blocks.most // places, places) for places in range(1, blocks.most + 1)]
     if blocks.counts is not None:
         together = blocks.together
         sizes = [(together if isinstance(together, int) else 1, blocks.counts[0])]

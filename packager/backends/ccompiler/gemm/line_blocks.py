@@ -15,7 +15,8 @@ from packager.backends.ccompiler.gemm.blocks import BLOCK, even_size
 class LineBlocks:
     """Blocks of a result of ``lines`` lines of ``places`` pixels in each of ``planes`` planes; each may be symbolic.
 
-    A block has ``together`` lines, or fewer at the end of a plane, or a part of one line, of which there are ``parts``.
+    A block of at most ``most`` rows has ``together`` lines, or fewer at the end of a plane, or a part of one line, of
+    which there are ``parts``.
     With cuts, which include both ends, it has what is between two of ``tops`` and two of ``lefts``.
     """
 
@@ -24,6 +25,7 @@ class LineBlocks:
     places: Extent
     tops: tuple[int, ...] = ()
     lefts: tuple[int, ...] = ()
+    most: int = BLOCK
 
     @property
     def together(self) -> Extent:
@@ -31,8 +33,8 @@ class LineBlocks:
         if self.tops:
             return max(lengths(self.tops))
         if not isinstance(self.places, int):
-            return plain(tirx.max(1, tirx.floordiv(BLOCK, tirx.max(1, self.places))))
-        most = max(1, BLOCK // max(1, self.places))
+            return plain(tirx.max(1, tirx.floordiv(self.most, tirx.max(1, self.places))))
+        most = max(1, self.most // max(1, self.places))
         return even_size(self.lines, most) if isinstance(self.lines, int) and self.lines > 0 else most
 
     @property
@@ -40,7 +42,7 @@ class LineBlocks:
         """Blocks of a line."""
         if self.lefts:
             return len(self.lefts) - 1
-        return ceil_div(self.places, BLOCK)
+        return ceil_div(self.places, self.most)
 
     @property
     def counts(self) -> tuple[int, ...] | None:
@@ -49,19 +51,19 @@ class LineBlocks:
             return tuple(sorted(set(lengths(self.lefts)), reverse=True))
         if not isinstance(self.places, int):
             return None
-        part = even_size(self.places, BLOCK)
+        part = even_size(self.places, self.most)
         return (part, self.places - (-(-self.places // part) - 1) * part)
 
     @property
     def size(self) -> int | None:
-        """The maximum rows of a block; None for BLOCK."""
+        """The maximum rows of a block; None for ``most``."""
         counts, together = self.counts, self.together
         return counts[0] * together if counts is not None and isinstance(together, int) else None
 
     @property
     def room(self) -> int:
         """Rows that a buffer for a block has."""
-        return self.size or BLOCK
+        return self.size or self.most
 
     @property
     def rows(self) -> Extent:

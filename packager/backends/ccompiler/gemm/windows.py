@@ -107,7 +107,7 @@ def _lines_as_planes(conv: Convolution) -> Convolution | None:
 
 def _line_blocks(conv: Convolution) -> LineBlocks:
     """Return the blocks of a convolution's result."""
-    even = LineBlocks(product(conv.result[:2]), conv.result[2], conv.result[3])
+    even = LineBlocks(product(conv.result[:2]), conv.result[2], conv.result[3], most=conv.block)
     tall, wide = conv.axis(1), conv.axis(2)
     if tall is None or wide is None or even.counts is None or not isinstance(even.together, int):
         return even

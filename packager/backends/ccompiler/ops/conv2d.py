@@ -11,16 +11,22 @@ import numpy as np
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
 from packager.backends.ccompiler.core.operations import Operation, spatial, window_of
+from packager.backends.ccompiler.core.shapes import product
 from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.gemm.blocks import BLOCK
 from packager.backends.ccompiler.gemm.copies import Convolution
 from packager.backends.ccompiler.gemm.dots import are_dots, dot_packer, dots_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
 from packager.backends.ccompiler.gemm.narrow import are_narrow, narrow_of, narrow_packer
+from packager.backends.ccompiler.gemm.tiles import BAND
 from packager.backends.ccompiler.gemm.windows import Packing, find_rows
 from packager.backends.ccompiler.ops.winograd import Variant, add_winograd, find_winograd
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
+
+# Steps of a row that are few for a block: those of windows of a few channels.
+SHORT = 160
 
 
 def groups_of(anchor: Operation) -> int:
@@ -79,8 +85,9 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         place = (rows.data, rows.blocks.row, f"batch * {COLUMNS} + ", rows.setup)
         sizes = Product(panels, rows.blocks, depth, COLUMNS, *place, shared=True, other=other)
     else:
-        rows = find_rows(x, replace(conv, groups=groups))
-        packing, out_channels = rows.packing, outer // groups
+        out_channels = outer // groups
+        rows = find_rows(x, replace(conv, groups=groups, block=_block(conv, together, out_channels)))
+        packing = rows.packing
         layout = f"ohwi{COLUMNS}{packing.layout}" + (f"p{kind.pair}" if kind.pair > 1 else "")
         layout += f"g{together}" if together > 1 else ""
         inner = _packer(groups, out_channels, packing, kind.pair)
@@ -93,6 +100,12 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         place = (rows.data, rows.blocks.row, f"batch * {out_channels} + " if groups > 1 else "", rows.setup)
         sizes = Product(groups, rows.blocks, depth, out_channels, *place, shared=groups > 1)
     add_product(draft, "gemm/product", sizes, stage, anchor, kind, w)
+
+
+def _block(conv: Convolution, together: int, columns: int) -> int:
+    """Return the most rows of a block: of short rows more, or finding them would take as long as multiplying."""
+    is_short = int(product(conv.window.size)) * conv.channels * together <= SHORT and columns <= 2 * BAND
+    return 2 * BLOCK if is_short else BLOCK
 
 
 def _groups_together(groups: int, outer: int) -> int:
