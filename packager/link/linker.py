@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.elf.file import read_elf
+from packager.bundle.graph.section import LARGEST_TEXT as LARGEST_GRAPH
 from packager.bundle.hashing import digest
 from packager.bundle.isa.features import needs_of_code
 from packager.bundle.isa.levels import DISPATCHED_SECTION
@@ -131,8 +132,8 @@ class Linker:
         if texts := library_texts(link_plan.loaded.libraries):
             pieces = CText("\n\t".join(f'.asciz "{text}"' for text in texts))  # checked: none needs escapes
             sections.append(DataSection(LIBRARIES_SECTION, "a", ("pk_library_texts",), pieces))
-        if plan.graph is not None:
-            (self.workdir / "graph.json").write_bytes(plan.graph.to_json())
+        if plan.graph is not None and len(graph := plan.graph.to_json()) <= LARGEST_GRAPH:
+            (self.workdir / "graph.json").write_bytes(graph)
             sections.append(DataSection(GRAPH_SECTION, "", (), CText('.incbin "graph.json"')))
         if golden is not None:
             (self.workdir / "golden.bin").write_bytes(golden)

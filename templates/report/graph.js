@@ -205,7 +205,7 @@ function graphView(bundle, context) {
     match = -1;
     canvas.classList.toggle("searching", matches.length > 0);
     for (const [index, element] of shown.nodes) mark(element, index);
-    found.textContent = wanted ? `${plural(matches.length, "match")}`.replace("matchs", "matches") : plural(flow.calls, "call");
+    found.textContent = wanted ? `${plural(matches.length, "match")}`.replace("matchs", "matches") : plural(flow.calls, "call") + (flow.left_out ? ` of ${count(flow.calls + flow.left_out)}` : "");
     if (matches.length) next(1, false);
   }
   function next(step, choose) {

@@ -10,7 +10,8 @@ from packager.bundle.reader import BundleFile, read_section
 from packager.bundle.strict_json import MismatchError
 from packager.errors import BundleError
 
-LARGEST_TEXT = 1 << 28
+LARGEST_TEXT = 1 << 25
+"""Bytes; larger ones, of some hundred thousand calls, are not written."""
 
 
 def read_call_graph(bundle: BundleFile) -> CallGraph | None:

@@ -14,6 +14,7 @@ from packager.deploy.report.layout import Box, Layout, lay_out
 from packager.deploy.report.measurements import Measurement
 
 NodeKind = Literal["call", "copy", "input", "output", "state"]
+MOST_CALLS = 20_000
 _LONGEST_LABEL = 34
 _BOLD, _SMALL, _MARGIN, _HEIGHT, _NARROWEST = 9, 7, 30, 44, 110  # pixels: of a character, and of boxes
 
@@ -65,7 +66,7 @@ class EdgeView:
 
 @dataclass(frozen=True)
 class Flow:
-    """A run: its tensors and the drawing of its calls. ``calls`` is the number of those that are taken."""
+    """A run: its tensors and the drawing of its first ``calls`` calls; ``left_out`` are more than a page holds."""
 
     label: str
     tensors: tuple[TensorView, ...]
@@ -74,6 +75,7 @@ class Flow:
     width: int
     height: int
     calls: int
+    left_out: int
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def operators_text(primitive: Primitive) -> str:
 
 
 def _flow(manifest: Manifest, run: RunGraph, entry: Entry, measured: Measurement | None) -> Flow:
-    calls = taken_calls(manifest, run)
+    calls = taken_calls(manifest, run)[:MOST_CALLS]
     primitives = {primitive.symbol: (kind, primitive) for kind, primitive in manifest.primitives()}
     drafts, edges = _Walk(run, entry, manifest, primitives).walk(calls)
     boxes = [Box(_width(draft, run), _HEIGHT) for draft in drafts]
@@ -131,6 +133,7 @@ def _flow(manifest: Manifest, run: RunGraph, entry: Entry, measured: Measurement
         width=layout.width,
         height=layout.height,
         calls=len(calls),
+        left_out=len(taken_calls(manifest, run)) - len(calls),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 RANK_GAP, NODE_GAP, VIRTUAL_WIDTH = 38, 26, 14
 _ORDER_SWEEPS, _PLACE_SWEEPS = 8, 12
 _REAL = 8.0  # weight of nodes: long edges give way to them
+_MOST_VIRTUAL = 50_000  # virtual nodes; the longest edges do without, or their sum would be quadratic in some graphs
 _GRAVITY = 0.25  # how much nodes are drawn to the middle: a chain of lopsided blocks would drift sideways
 
 
@@ -98,23 +99,26 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _connect(vertices: Sequence[_Vertex], edges: Sequence[tuple[int, int]]) -> dict[int, list[_Vertex]]:
-    """Link the vertices of adjacent ranks; return the virtual ones below each source of long edges."""
+    """Link the vertices of adjacent ranks; return the virtual ones below each source of long edges, shortest first."""
     targets: dict[int, list[int]] = defaultdict(list)
     for source, target in edges:
         targets[source].append(target)
+    lowest = {source: max(vertices[target].rank for target in reached) for source, reached in targets.items()}
+    left = _MOST_VIRTUAL
     chains: dict[int, list[_Vertex]] = {}
-    for source, reached in targets.items():
+    for source in sorted(targets, key=lambda source: lowest[source] - vertices[source].rank):
         start = vertices[source]
-        chain = [
-            _Vertex(-1, rank, VIRTUAL_WIDTH)
-            for rank in range(start.rank + 1, max(vertices[target].rank for target in reached))
-        ]
+        length = lowest[source] - start.rank - 1
+        chain = [_Vertex(-1, start.rank + 1 + place, VIRTUAL_WIDTH) for place in range(length if length <= left else 0)]
+        left -= len(chain)
         chains[source] = chain
         path = [start, *chain]
         for upper, lower in zip(path, chain, strict=False):
             _link(upper, lower)
-        for target in reached:
-            _link(path[vertices[target].rank - start.rank - 1], vertices[target])
+        for target in targets[source]:
+            before = vertices[target].rank - start.rank - 1
+            if before < len(path):
+                _link(path[before], vertices[target])
     return chains
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from packager.bundle.graph.call_graph import RunGraph
 from packager.bundle.manifest import Manifest
-from packager.deploy.report.flow import taken_calls
+from packager.deploy.report.flow import MOST_CALLS, taken_calls
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def make_arena(manifest: Manifest, run: RunGraph) -> Arena:
     kinds = {primitive.symbol: kind for kind, primitive in manifest.primitives()}
     spans: dict[int, tuple[int, int]] = {}
     writers: dict[int, str] = {}
-    calls = taken_calls(manifest, run)
+    calls = taken_calls(manifest, run)[:MOST_CALLS]
     for number, call in enumerate(calls):
         for tensor in (*call.reads, *call.writes):
             if run.tensors[tensor].space in ("arena", "workspace"):

@@ -326,6 +326,14 @@ def test_wrong_use(scale: Path, profile: Path, tmp_path: Path, arguments: list[s
     assert not (tmp_path / "report.html").exists()
 
 
+def test_a_page_draws_so_many_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: Path) -> None:
+    for module in ("flow", "memory"):
+        monkeypatch.setattr(f"packager.deploy.report.{module}.MOST_CALLS", 1)
+    (bundle,) = make_report(tmp_path, scale)["bundles"]
+    run = bundle["runs"][0]
+    assert (run["flow"]["calls"], run["flow"]["left_out"], len(run["arena"]["live"])) == (1, 1, 1)
+
+
 def test_a_large_graph_is_a_page_of_a_size_that_browsers_like(tmp_path: Path) -> None:
     """A decoder's: 1500 calls, each with a residual, a weight and a mask that all read."""
     tensors = [TENSORS[0], TENSORS[1], *(GraphTensor("arena", 64 * i, 64, "float32", ("n", 16)) for i in range(1500))]

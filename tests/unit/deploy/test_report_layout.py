@@ -85,3 +85,14 @@ def test_what_many_read_is_one_line() -> None:
 
 def test_nothing() -> None:
     assert lay_out([], []) == Layout((), (), 0, 0)
+
+
+def test_many_long_edges_stay_few_points() -> None:
+    """As of an unrolled recurrent layer whose steps all go to one concatenation."""
+    count = 600
+    boxes = [Box(100, 44)] * (count + 1)
+    edges = [(number, number + 1) for number in range(count)] + [(number, count) for number in range(count - 1)]
+    layout = lay_out(boxes, edges)
+    check(layout, boxes)
+    assert len(layout.routes) == len(edges)
+    assert sum(len(route.points) for route in layout.routes) < 200_000
