@@ -17,6 +17,7 @@ from packager.backends.api import (
     BackendOutput,
     Context,
     FunctionGroup,
+    KnownLibrary,
     LoadedLibrary,
     Match,
     Parameter,
@@ -62,6 +63,7 @@ class LoaderBackend:
     device = "cpu"
     options = LoaderOptions
     merges = False
+    known_libraries = (KnownLibrary(("libacme.so.2", "libacme.so.1"), "acme_version", opens=("libacme_part.so.1",)),)
     summary = "functions that call a library, for packager's tests"
 
     def __init__(self, kind: str, *, needs_library: bool = False) -> None:

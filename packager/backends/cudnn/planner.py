@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,14 +73,14 @@ def ask(
 
 def _compile(workdir: Path) -> tuple[Path, Path]:
     """Compile the program that asks, and an empty driver for machines without one."""
-    import platform
-
     planner, driver = workdir / "planner", workdir / "libcuda.so.1"
+    if planner.exists():  # compiled for another device
+        return planner, driver
     cc = find_toolchain(platform.machine()).cc
     source, empty = TEMPLATES / "planner.c", TEMPLATES / "planner_driver.c"
-    run([cc, *FLAGS, "-o", str(planner), str(source), "-ldl"], cwd=workdir, reads=[TEMPLATES])
     shared = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
     run([cc, *FLAGS, *shared, "-o", str(driver), str(empty)], cwd=workdir, reads=[TEMPLATES])
+    run([cc, *FLAGS, "-o", str(planner), str(source), "-ldl"], cwd=workdir, reads=[TEMPLATES])
     return planner, driver
 
 

@@ -217,6 +217,7 @@ def test_declarations_are_checked(attributes: str, message: str, tmp_path: Path)
 def test_copies_are_put_beside_the_bundle(cli: Cli, tmp_path: Path) -> None:
     model = save(graph(MODEL), tmp_path / "m.onnx")
     folder = make_library(tmp_path / "here", "libacme.so.1", 20100)
+    make_library(folder, "libacme_part.so.1")  # which it is said to open
     out = tmp_path / "out"
     out.mkdir()
     path = {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(THIRD_PARTY)}
@@ -231,7 +232,7 @@ def test_copies_are_put_beside_the_bundle(cli: Cli, tmp_path: Path) -> None:
     for _ in range(2):
         done = build("--copy-libraries", env=path)
         assert done.returncode == 0, done.stderr
-    assert sorted(file.name for file in out.iterdir()) == ["libacme.so.1", "m.so"]
+    assert sorted(file.name for file in out.iterdir()) == ["libacme.so.1", "libacme_part.so.1", "m.so"]
     assert cli("run", out / "m.so", "--random", 1, env={"LD_LIBRARY_PATH": ""}).returncode == 0
     (out / "libacme.so.1").write_text("another file")
     other = build("--copy-libraries", env=path)
@@ -239,6 +240,12 @@ def test_copies_are_put_beside_the_bundle(cli: Cli, tmp_path: Path) -> None:
     assert "exists and is another file" in other.stderr
     static = build("--static", "--prefix", "m", "--copy-libraries", env=path)
     assert "an archive has no folder" in static.stderr
+
+
+def test_a_machine_lists_what_installed_backends_name(cli: Cli, tmp_path: Path) -> None:
+    folder = make_library(tmp_path / "here", "libacme.so.1", 20103)
+    told = cli("machine", "--json", "--libraries", folder, env={"PYTHONPATH": str(THIRD_PARTY)})
+    assert json.loads(told.stdout)["libraries"]["libacme.so.1"] == "2.1.3"
 
 
 def test_golden_pairs_run_with_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from gpu_code import compile_kernel, fatbin_object
 from sealing import COMPILER, HARDENED, Patch, build_bundle
 
+from packager.backends.cudnn.devices import find_device
 from packager.bundle.gpu.arch import arch_key, parse_arch
 from packager.bundle.invariants import parse_manifest
 from packager.bundle.manifest import Manifest
@@ -363,3 +364,37 @@ def test_descriptions_for_people() -> None:
     assert describe_cuda(replace(DRIVER, devices=(H200, H200))) == (
         "CUDA 13.0 (driver 580.159.04), NVIDIA H200 (sm_90)"
     )
+
+
+GPU_SCRIPT = """
+import json
+from packager.deploy.verify.gpu_description import describe_gpu
+print(json.dumps(describe_gpu(0)))
+"""
+ANY_DRIVER = """
+#include <stddef.h>
+#include <string.h>
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+int cuDeviceGet(int *device, int index) { return *device = index, index; }
+int cuDeviceGetName(char *name, int bytes, int device) { return strncpy(name, "Any", (size_t)bytes), device; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { return *bytes = (size_t)3 << 32, device; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  return *value = attribute == 75 ? 8 : attribute == 76 ? 6 : attribute * 10, device;
+}
+"""
+
+
+def test_a_gpu_is_described_as_cudnn_does(tmp_path: Path) -> None:
+    """With the same numbers as the descriptions that packager has, by those of CUdevice_attribute."""
+    (tmp_path / "driver.c").write_text(ANY_DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "driver.c", "-o", library], check=True)
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    argv = [sys.executable, "-c", GPU_SCRIPT]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    described = json.loads(done.stdout)
+    own = json.loads(find_device("H100").path.read_text())
+    assert described.keys() == own.keys()
+    assert [described[key] for key in ("deviceVer", "multiProcessorCount", "l2CacheSize")] == [860, 160, 380]
+    assert described["maxGridSize"] == [50, 60, 70]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from packager.backends.cudnn import module
 from packager.backends.cudnn.devices import find_device, known_devices
 from packager.backends.cudnn.options import CudnnOptions
 from packager.backends.cudnn.planner import Libraries, Plans, ask, find_libraries
@@ -72,6 +73,18 @@ def test_what_describes_no_gpu(content: str, tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text(content)
     with pytest.raises(UsageError, match=r"does not describe a GPU|deviceVer"):
         find_device(str(tmp_path / "gpu.json"))
+
+
+def test_a_library_that_cannot_be_asked_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions then ask theirs."""
+    (tmp_path / "libcudnn.so.9").write_text("no library")
+    broken = Libraries(tmp_path / "libcudnn.so.9", tmp_path / "libcudnn.so.9")
+    monkeypatch.setattr(module, "find_libraries", lambda _: broken)
+    planned = module.plan([], CudnnOptions(device=("H100",)), tmp_path)
+    assert (planned.version, planned.plans) == (None, {})
+    (warning,) = planned.warnings
+    assert "libcudnn.so.9 makes no plans" in warning
+    assert "sessions will" in warning
 
 
 def test_the_planner_has_no_warnings(tmp_path: Path) -> None:
