@@ -89,7 +89,7 @@ def test_nothing() -> None:
 
 def test_many_long_edges_stay_few_points() -> None:
     """As of an unrolled recurrent layer whose steps all go to one concatenation."""
-    count = 600
+    count = 400
     boxes = [Box(100, 44)] * (count + 1)
     edges = [(number, number + 1) for number in range(count)] + [(number, count) for number in range(count - 1)]
     layout = lay_out(boxes, edges)
