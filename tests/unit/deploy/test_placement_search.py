@@ -194,7 +194,7 @@ class TestTime:
         assert lines[0] == "plans: 4, measured in turns"
         assert any(line.startswith("descent: place_3, 4 of 8, 4 alternatives; about ") for line in lines)
         assert any(line.startswith("evolution: generation 2 of 6, 12 children; about ") for line in lines)
-        assert any(line.startswith("final: 4 plans and ") for line in lines)
+        assert any(line.startswith("final: ") for line in lines)
         assert spent > 0.1
 
     @pytest.mark.parametrize("part", [0.7, 0.4, 0.2])

@@ -81,9 +81,9 @@ class Budget:
             self.rounds = max(round(self.rounds * max(left, 0) / wanted), min(LEAST_ROUNDS, self.rounds))
 
     def final_rounds(self, vectors: int) -> int:
-        """Return how many rounds of a race of so many vectors there is time for."""
+        """Return how many rounds of so many vectors there is time for, if none drops out."""
         left, most = self._seconds_left, self.effort.final_rounds
-        return most if left is None else min(most, int(left / (self._ledger.seconds_each * vectors * RACING)))
+        return most if left is None else min(most, int(left / (self._ledger.seconds_each * vectors)))
 
     def announce(self, text: str, work: float) -> None:
         """Report what runs, and how long it takes until the end if ``work`` is left."""

@@ -18,7 +18,6 @@ from packager.deploy.measure.statistics import CERTAINTY, center
 
 PROFILED_US = 100.0
 """Shorter runs are not profiled: calls of less than a microsecond take longer to time than to run."""
-ROUNDS = 7
 MARGIN = 0.1
 """How much slower than the fastest an alternative is, as a part of the choice's time, that is not tried again."""
 MATTERS = 0.002
@@ -40,7 +39,7 @@ class Screened:
         return int(np.argmin(self.us))
 
 
-def screen(space: Space, ledger: Ledger, plans: Sequence[Vector], run_us: float) -> dict[int, Screened]:
+def screen(space: Space, ledger: Ledger, plans: Sequence[Vector], run_us: float, rounds: int) -> dict[int, Screened]:
     """Profile the plans, and further vectors until every alternative of every choice has run; return what was found.
 
     Nothing if profiles do not tell choices apart, or runs are short.
@@ -51,7 +50,7 @@ def screen(space: Space, ledger: Ledger, plans: Sequence[Vector], run_us: float)
     profiles: dict[Vector, Times] = {}
     vectors = list(plans)
     while vectors:
-        times = ledger.profile(vectors[0], ROUNDS)
+        times = ledger.profile(vectors[0], rounds)
         if not times.shape[1]:
             return {}
         profiles[vectors.pop(0)] = times

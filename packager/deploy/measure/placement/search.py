@@ -19,6 +19,12 @@ from packager.deploy.measure.placement.space import Space, Vector
 from packager.deploy.measure.placement.timing import MOST_AT_ONCE, PROBE_ROUNDS, Drift, Ledger, Timer
 from packager.deploy.measure.statistics import CERTAINTY, center, significantly_less
 
+FIRST_ROUNDS = 2
+"""Rounds of all plans, after which slow ones are measured no further."""
+SLOW = 1.25
+"""How many times as long as the fastest such a plan takes."""
+FEW_ROUNDS = 3
+"""Profiles of a vector when time is short."""
 PARENTS = 4
 """Vectors whose changes a generation tries."""
 
@@ -104,24 +110,33 @@ class _Search:
         """Measure all plans; return the fastest."""
         vectors = list(self.plans)
         self.progress(f"plans: {len(vectors)}, measured in turns")
-        first = self.ledger.race(vectors, PROBE_ROUNDS)
+        self.ledger.measure(vectors, FIRST_ROUNDS)
+        close = [vector for vector in vectors if not self._is_slow(vector)]
+        if len(close) > 1:
+            self.ledger.race(close, PROBE_ROUNDS)
+            close = [vector for vector in vectors if not self._is_slow(vector)]
         self.budget.fit_rounds(self.digits)
-        fastest = min(np.median(times) for times in first.values())
-        close = [vector for vector in vectors if np.median(first[vector]) < 1.1 * fastest]
         if len(close) > 1 and self.budget.has_time(len(close) * self.budget.rounds):
-            self.ledger.measure(close, self.budget.rounds)
+            self.ledger.race(close, self.budget.rounds)
         best = min(self.plans, key=lambda vector: self.ledger.estimate(vector).ratio)
         self.budget.announce(
             f"plans: {self.plans[best]} is the fastest of {len(vectors)}", self.budget.work_of_all(self.digits)
         )
         return best
 
+    def _is_slow(self, vector: Vector) -> bool:
+        """Whether a plan is so much slower than the fastest that it need not be measured again."""
+        ratios = {plan: self.ledger.estimate(plan).ratio for plan in self.plans}
+        return ratios[vector] > SLOW * min(ratios.values())
+
     def screen(self, best: Vector) -> Vector:
         """Find the alternatives that are worth whole runs; return the vector of the fastest ones."""
         run_us = self.ledger.estimate(best).ratio * self.ledger.reference_us
         if not self.budget.has_time(len(self.plans) * LEAST_ROUNDS):
             return best
-        screened = screen(self.space, self.ledger, list(self.plans), run_us)
+        most = max(len(place.alternatives) for place in self.space.places)
+        rounds = LEAST_ROUNDS if self.budget.has_time(most * 2 * LEAST_ROUNDS) else FEW_ROUNDS
+        screened = screen(self.space, self.ledger, list(self.plans), run_us, rounds)
         if not screened:
             return best
         digits = list(best)
@@ -252,10 +267,15 @@ class _Search:
         if found and (simpler := self._simplified(found[0], best_plan)) not in (*self.plans, *found):
             found.append(simpler)
         found.sort(key=lambda vector: sum(a != b for a, b in zip(vector, best_plan, strict=True)))
-        winner, finalists = hold_final(self.ledger, self.plans, found, self.budget.final_rounds, self.budget.announce)
+        plans = {vector: name for vector, name in self.plans.items() if not self._is_slow(vector)}
+        winner, finalists = hold_final(self.ledger, plans, found, self.budget.final_rounds, self.budget.announce)
+        times = {finalist.vector: finalist for finalist in finalists}
+        for vector, name in self.plans.items():
+            us = self.ledger.estimate(vector).ratio * self.ledger.reference_us
+            times.setdefault(vector, Finalist(name, vector, us))
         return Found(
             winner=winner,
-            finalists=finalists,
+            finalists=tuple(times[vector] for vector in dict.fromkeys([*self.plans, *times])),
             places=tuple(self.places[index] for index in sorted(self.places)),
             vectors=len(self.ledger.measured()),
             drift=self.ledger.drift,
