@@ -105,8 +105,8 @@ class _Fuser:
                 self._place_free(operation)
                 if not self._join(target, operation):
                     self._start(operation)
-        for operation in list(self.free.values()):
-            self._place(operation)
+        for operation in reversed(list(self.free.values())):
+            self._place_whole(operation)
         return [*self.first, *self.drafts]
 
     def _position(self, draft: _Draft) -> int:
@@ -159,6 +159,15 @@ class _Fuser:
     def _place_free(self, operation: Operation) -> None:
         for candidate in self._free_before(operation):
             self._place(candidate)
+
+    def _place_whole(self, operation: Operation) -> None:
+        """Give a free operator and all free ones that it reads one stage that runs first, or each its own."""
+        draft = _Draft(None, None)
+        if operation.result.index in self.free and self._free_before(operation) and self._join(draft, operation):
+            self.first.append(draft)
+            return
+        self._place_free(operation)
+        self._place(operation)
 
     def _place(self, operation: Operation) -> None:
         """Give a free operator a stage that runs first, one that is there if it fits."""
