@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.zoo.classifiers import Bottleneck, conv
-from benchmarks.zoo.entry import hugging, image, own
+from benchmarks.zoo.entry import hugging, image, noise, own
 
 
 class Aspp(nn.Module):
@@ -204,6 +204,26 @@ class Yolo(nn.Module):
         return torch.cat([head(level).flatten(2) for head, level in levels], 2)
 
 
+class Reader(nn.Module):
+    """Reads a line of text: CRNN (arXiv:1507.05717)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def layer(a: int, b: int, *pool: int) -> nn.Sequential:
+            norm = [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
+            return nn.Sequential(*norm, *([nn.MaxPool2d((pool[0], pool[1]))] if pool else []))
+
+        layers = [layer(1, 32, 2, 2), layer(32, 64, 2, 2), layer(64, 128), layer(128, 128, 2, 1), layer(128, 256, 2, 1)]
+        self.features = nn.Sequential(*layers, nn.Conv2d(256, 256, (2, 1)), nn.ReLU())
+        self.net, self.last = nn.LSTM(256, 128, 2, bidirectional=True), nn.Linear(256, 97)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [places, n, 97]."""
+        columns = self.features(x).squeeze(2).permute(2, 0, 1)
+        return torch.log_softmax(self.last(self.net(columns)[0]), 2)
+
+
 IMAGE_TO_IMAGE = [
     own("deeplab_v3", "segmentation", lambda: Segmenter(Aspp(1024, 256, (12, 24, 36)), 256), image(256)),
     own("fcn", "segmentation", Fcn, image(256)),
@@ -213,6 +233,7 @@ IMAGE_TO_IMAGE = [
             {"hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 256,
              "global_attn_indexes": [2], "window_size": 7, "mlp_dim": 768, "output_channels": 64}, image(256)),
     own("yolo_n", "detection", Yolo, image(320)),
+    own("crnn", "recognition of text", Reader, lambda: {"line": noise(1, 1, 32, 128)}),
     own("style", "image to image", Style, image(128)),
     own("espcn", "image to image", espcn, image(128, 1)),
     own("edsr", "image to image", Edsr, image(64)),

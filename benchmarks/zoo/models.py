@@ -15,6 +15,7 @@ from benchmarks.harness.turns import Model
 from benchmarks.zoo.audio import AUDIO
 from benchmarks.zoo.classifiers import CLASSIFIERS
 from benchmarks.zoo.entry import Entry, Inputs
+from benchmarks.zoo.fields import FIELDS
 from benchmarks.zoo.generators import GENERATORS
 from benchmarks.zoo.graphs import GRAPHS
 from benchmarks.zoo.image_to_image import IMAGE_TO_IMAGE
@@ -24,7 +25,7 @@ from benchmarks.zoo.text import TEXT
 from benchmarks.zoo.volumes import VOLUMES
 
 ENTRIES = (
-    *CLASSIFIERS, *IMAGE_TO_IMAGE, *RESTORATION, *GENERATORS, *AUDIO, *TEXT, *SERIES, *VOLUMES, *GRAPHS,
+    *CLASSIFIERS, *IMAGE_TO_IMAGE, *RESTORATION, *GENERATORS, *AUDIO, *TEXT, *SERIES, *VOLUMES, *GRAPHS, *FIELDS,
 )  # fmt: skip
 ZOO = {entry.name: entry for entry in ENTRIES}
 SEED = 7

@@ -205,6 +205,26 @@ class Tabular(nn.Module):
         return self.last(self.body(rows[:, :, None] * self.weight + self.bias).mean(1))
 
 
+class Splines(nn.Module):
+    """A layer of a Kolmogorov-Arnold network (arXiv:2404.19756): cubic splines of each input."""
+
+    def __init__(self, width: int, out: int, pieces: int = 8) -> None:
+        super().__init__()
+        self.register_buffer("knots", torch.linspace(-2.2, 2.2, pieces + 7))
+        self.weight = nn.Parameter(torch.randn(out, width * (pieces + 3)) * 0.1)
+        self.base = nn.Linear(width, out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [n, out]."""
+        at, knots = x[..., None], self.knots
+        basis = ((at >= knots[:-1]) & (at < knots[1:])).to(x.dtype)
+        for degree in range(1, 4):
+            rising = (at - knots[: -degree - 1]) / (knots[degree:-1] - knots[: -degree - 1])
+            falling = (knots[degree + 1 :] - at) / (knots[degree + 1 :] - knots[1:-degree])
+            basis = rising * basis[..., :-1] + falling * basis[..., 1:]
+        return self.base(nn.functional.silu(x)) + nn.functional.linear(basis.flatten(-2), self.weight)
+
+
 def autoencoder() -> nn.Module:
     """Return an autoencoder of machine sounds, 32 rows."""
     sizes = (640, 128, 128, 128, 8, 128, 128, 128, 640)
@@ -225,4 +245,6 @@ SERIES = [
     own("deepfm", "recommendation", DeepFm, lambda: {"ids": tokens(64, 39)}),
     own("ft_transformer", "tables", Tabular, lambda: {"rows": noise(16, 32)}),
     own("autoencoder", "tables", autoencoder, lambda: {"rows": noise(32, 640)}),
+    own("kan", "tables", lambda: nn.Sequential(Splines(32, 64), Splines(64, 64), Splines(64, 10)),
+        lambda: {"rows": noise(32, 32)}),
 ]  # fmt: skip

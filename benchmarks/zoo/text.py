@@ -73,6 +73,33 @@ class CharCnn(nn.Module):
         return self.last(self.layers(self.embed(ids).transpose(1, 2)).mean(2))
 
 
+class Retention(nn.Module):
+    """A block of RetNet (arXiv:2307.08621) in its parallel form."""
+
+    def __init__(self, width: int = 256, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.gate, self.last = (nn.Linear(width, width) for _ in range(5))
+        self.first, self.normalize = nn.LayerNorm(width), nn.GroupNorm(heads, width)
+        up, down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.feed = nn.Sequential(nn.LayerNorm(width), up, nn.GELU(), down)
+        self.register_buffer("decay", 1 - 2.0 ** (-5 - torch.arange(heads)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [n, tokens, width]."""
+        y = self.first(x)
+        n, tokens_, width = y.shape
+        query, key, value = (
+            layer(y).view(n, tokens_, self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        distance = torch.arange(tokens_)[:, None] - torch.arange(tokens_)
+        decay = self.decay[:, None, None] ** distance.clamp(min=0) * (distance >= 0)
+        joined = (query @ key.transpose(2, 3) * decay @ value).transpose(1, 2).reshape(n * tokens_, width)
+        joined = self.normalize(joined).view(n, tokens_, width)
+        x = x + self.last(nn.functional.silu(self.gate(y)) * joined)
+        return x + self.feed(x)
+
+
 TEXT = [
     _encoder("bert_small", "Bert"),
     _encoder("roberta_small", "Roberta", BASE | {"max_position_embeddings": 514}),
@@ -105,6 +132,11 @@ TEXT = [
     hugging("mamba", "decoder", "MambaModel",
             {"hidden_size": 192, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 4000}, _ids(32),
             use_cache=False),
+    hugging("rwkv", "decoder", "RwkvModel",
+            {"hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 4000, "context_length": 64}, _ids(16),
+            use_cache=False),
+    own("retnet", "decoder", lambda: nn.Sequential(*(Retention() for _ in range(3))), lambda: {"x": noise(1, 96, 256)}),
+    _encoder("convbert", "ConvBert", BASE | {"embedding_size": 128}),
     own("text_cnn", "convolutional", TextCnn, _ids(256)),
     own("char_cnn", "convolutional", CharCnn, lambda: {"input_ids": tokens(1, 1014, below=100)}),
     own("lstm_tagger", "recurrent", lambda: Tagger(nn.LSTM), _ids()),

@@ -119,6 +119,37 @@ class Dgcnn(nn.Module):
         return self.head(torch.cat([one, self.two(one)], 1).amax(2))
 
 
+class PointTransformer(nn.Module):
+    """One layer of Point Transformer (arXiv:2012.09164): attention by vectors among neighbors."""
+
+    def __init__(self, width: int = 64, neighbors: int = 16) -> None:
+        super().__init__()
+        self.neighbors = neighbors
+        self.embed = nn.Conv1d(3, width, 1)
+        self.query, self.key, self.value = (nn.Conv1d(width, width, 1) for _ in range(3))
+        self.place, self.weigh = (
+            nn.Sequential(nn.Conv2d(channels, width, 1), nn.ReLU(), nn.Conv2d(width, width, 1))
+            for channels in (3, width)
+        )
+        self.last = nn.Linear(width, 13)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        """Return [n, points, 13]."""
+        x = self.embed(points)
+        distances = torch.cdist(points.transpose(1, 2), points.transpose(1, 2))
+        near = distances.topk(self.neighbors, largest=False)[1]
+        place = self.place(points[..., None] - _taken(points, near))
+        weights = torch.softmax(self.weigh(self.query(x)[..., None] - _taken(self.key(x), near) + place), -1)
+        return self.last((x + (weights * (_taken(self.value(x), near) + place)).sum(-1)).transpose(1, 2))
+
+
+def _taken(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Return the columns of [n, c, points] that indices [n, rows, k] name: [n, c, rows, k]."""
+    n, channels, _ = x.shape
+    flat = indices.reshape(n, 1, -1).expand(n, channels, -1)
+    return torch.gather(x, 2, flat).view(n, channels, *indices.shape[1:])
+
+
 def _clip(frames: int, size: int) -> Callable[[], Inputs]:
     return lambda: {"video": noise(1, 3, frames, size, size)}
 
@@ -132,4 +163,5 @@ VOLUMES = [
     own("unet3d", "volumes", UNet3d, lambda: {"volume": noise(1, 1, 32, 32, 32)}),
     own("pointnet", "points", PointNet, lambda: {"points": noise(1, 3, 1024)}),
     own("dgcnn", "points", Dgcnn, lambda: {"points": noise(1, 3, 256)}),
+    own("point_transformer", "points", PointTransformer, lambda: {"points": noise(1, 3, 512)}),
 ]  # fmt: skip

@@ -106,7 +106,7 @@ class _Fuser:
                 if not self._join(target, operation):
                     self._start(operation)
         for operation in reversed(list(self.free.values())):
-            self._place_whole(operation)
+            self._place(operation)
         return [*self.first, *self.drafts]
 
     def _position(self, draft: _Draft) -> int:
@@ -157,27 +157,23 @@ class _Fuser:
         return [candidate for index, candidate in self.free.items() if index in wanted]
 
     def _place_free(self, operation: Operation) -> None:
-        for candidate in self._free_before(operation):
+        for candidate in reversed(self._free_before(operation)):
             self._place(candidate)
 
-    def _place_whole(self, operation: Operation) -> None:
-        """Give a free operator and all free ones that it reads one stage that runs first, or each its own."""
-        draft = _Draft(None, None)
-        if operation.result.index in self.free and self._free_before(operation) and self._join(draft, operation):
-            self.first.append(draft)
-            return
-        self._place_free(operation)
-        self._place(operation)
-
     def _place(self, operation: Operation) -> None:
-        """Give a free operator a stage that runs first, one that is there if it fits."""
-        if operation.result.index not in self.free:
-            return
-        del self.free[operation.result.index]
-        inputs = [self.draft_of[u.tensor.index] for u in operation.uses if u.tensor.index in self.draft_of]
-        if inputs and self._join(max(inputs, key=self._position), operation):
-            return
-        self._start(operation, first=True)
+        """Give a free operator a stage, with the free ones that it reads if all fit: one whose results they read, or a
+        new one that runs first."""
+        while operation.result.index in self.free:
+            made = [self.draft_of[u.tensor.index] for u in operation.uses if u.tensor.index in self.draft_of]
+            draft = max(made, key=self._position) if made else _Draft(None, None)
+            wanted = self._free_before(operation)
+            if (made or wanted) and self._join(draft, operation):
+                self.first += [] if made else [draft]
+            elif wanted:
+                self._place_free(operation)
+            else:
+                del self.free[operation.result.index]
+                self._start(operation, first=True)
 
 
 def _take_rows(drafts: list[_Draft]) -> None:

@@ -16,32 +16,36 @@ from packager.backends.ccompiler.core.operations import (
 )
 from packager.backends.ccompiler.core.problems import MOST_ELEMENTS, MOST_NEIGHBORS
 from packager.backends.ccompiler.core.shapes import c_text, product
-from packager.backends.ccompiler.core.stages import Stage
+from packager.backends.ccompiler.core.stages import Stage, is_full
 from packager.graph.normalize import attributes_of_call
 
 VALUES = {
     "nn.softmax": "y[j] * scale",
-    "nn.log_softmax": "y[j] - shift",
-    "layer_norm": "(y[j] - mean) * scale",
-    "nn.layer_norm": "(y[j] - mean) * scale",
-    NORMALIZE: "(y[j] - mean) * scale",
+    "nn.log_softmax": "x[j] - shift",
+    "layer_norm": "(x[j] - mean) * scale",
+    "nn.layer_norm": "(x[j] - mean) * scale",
+    NORMALIZE: "(x[j] - mean) * scale",
 }
 
 
 def add_rows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender.
 
-    A row is computed in float, in place: in a result of that type if the stage has one, else in a workspace.
+    What is computed before, and the summands of a softmax, are rows of float: in a result of that type if the stage has
+    one, else in a workspace.
     """
     template = "softmax" if "softmax" in anchor.name else "layer_norm"
     draft = group.function(template)
     early, late = _stored(stage)
-    before = draft.program(stage, "y[j]", before=True, stored=early)
+    data = anchor.uses[0]
+    is_read = not stage.before and data.tensor.dtype == "float32" and is_full(data, anchor.result.shape)
+    before = None if is_read else draft.program(stage, "y[j]", before=True, stored=early)
     value = VALUES[anchor.name] + (_gain(anchor, draft) if anchor.name == "nn.layer_norm" else "")
     values = {
         "before": before,
+        "x": draft.tensor(data.tensor, False) if is_read else "",
         "after": draft.program(stage, as_result(f"({value})", anchor.result.dtype), stored=late),
-        "y": _scratch(stage, late, group, draft),
+        "y": "" if is_read and anchor.name != "nn.softmax" else _scratch(stage, late, group, draft),
         "count": c_text(stage.inner),
         "is_log": anchor.name == "nn.log_softmax",
         "centered": anchor.name != NORMALIZE or attributes_of_call(anchor.attributes).centered,
