@@ -13,10 +13,19 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.ir import GenericConst
 from tvm.sym import Analyzer
 
 from packager.bundle.arrays import Array
-from packager.graph.dataflow import Dataflow, computed_from_constants, extents_of, operator_of, same, shape_of
+from packager.graph.dataflow import (
+    Dataflow,
+    computed_from_constants,
+    extents_of,
+    operator_of,
+    same,
+    scalar_of,
+    shape_of,
+)
 from packager.graph.identity import IdentityMap
 from packager.graph.normalize import NAME, Normalization, attributes_of_call, normalize
 from packager.graph.rewrite import map_bindings
@@ -110,7 +119,7 @@ class _Mover:
     def _is_identity(self, operand: Any, neutral: float) -> bool:
         while (view := self.flow.call(operand, "reshape", "expand_dims", "broadcast_to")) is not None:
             operand = view.args[0]
-        array = self.arrays.get(operand)
+        array = operand.value.numpy() if isinstance(operand, GenericConst) else self.arrays.get(operand)
         return array is not None and bool((array == neutral).all())
 
     def _along_channels(self, constant: Any, source: _Source, rank: int) -> Any | None:
@@ -120,8 +129,11 @@ class _Mover:
             return None
         if len(shape) == 0:
             return constant
+        if (number := scalar_of(constant)) is not None:
+            return relax.const(number, constant.ty.dtype)
         grouping = source.grouping
-        if constant not in self.constant or grouping is None or not all(isinstance(e, int) for e in shape):
+        known = isinstance(constant, GenericConst) or constant in self.constant
+        if not known or grouping is None or not all(isinstance(e, int) for e in shape):
             return None
         extents = (*[1] * (rank - len(shape)), *shape)
         allowed = {grouping.outer, grouping.inner}

@@ -234,6 +234,24 @@ def test_one_group_is_a_normalization_of_all_axes() -> None:
     check(module, Normalization((1, 2, 3), 0.01))
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_one_group_has_numbers_for_scale_and_shift(scale: float) -> None:
+    """As PyTorch's exporter writes a group norm of one group: constants of one element are in the graph."""
+    module = make(
+        DATA,
+        "h = R.reshape(x, R.shape([2, 1, 180]))",
+        "m = R.mean(h, axis=[2], keepdims=True)",
+        "c = R.subtract(h, m)",
+        "v = R.variance(h, axis=[2], keepdims=True)",
+        *(SHIFTED, "s = R.sqrt(e)", "n = R.divide(c, s)"),
+        f'z = R.multiply(n, R.const([[{scale}]], "float32"))',
+        'w = R.add(z, R.const([[0.0]], "float32"))',
+        "y = R.reshape(w, R.shape([2, 12, 5, 3]))",
+        result="y",
+    )
+    check(module, Normalization((2, 3), 0.01, 1, 1), rest=() if scale == 1 else ("multiply",))
+
+
 def test_other_operators_between_the_reshapes_stay_there() -> None:
     module = make(
         DATA + ', g: R.Tensor((4, 45), "float32")',

@@ -48,7 +48,7 @@ def statistics_of_call(call: Any) -> Statistics | None:
 def statistics_of(shape: Sequence[Extent], attributes: Normalization) -> Statistics | None:
     """Return the statistics of a normalization, or None where axes alternate otherwise."""
     channel = attributes.channel_axis
-    if channel is not None and attributes.groups == 1:
+    if channel is not None and attributes.groups == 1 and _is_row(shape, (*attributes.axes, channel)):
         attributes, channel = Normalization((*attributes.axes, channel), attributes.epsilon), None
     kinds = [
         "channel" if axis == channel else "reduced" if axis in attributes.axes else "kept"
@@ -75,3 +75,9 @@ def statistics_of(shape: Sequence[Extent], attributes: Normalization) -> Statist
         case ["reduced", "kept"]:
             return Statistics(images, runs[1][1], runs[0][1], runs[1][1], channels_last=True)
     return None
+
+
+def _is_row(shape: Sequence[Extent], axes: tuple[int, ...]) -> bool:
+    """Whether all that these axes have is a short row. What follows a longer one by channels is fused."""
+    elements = product(shape[axis] for axis in axes)
+    return isinstance(elements, int) and elements <= LONGEST_ROW

@@ -57,6 +57,8 @@ CASES = {
     "vectors in groups": ((3, 24), Normalization((), 1e-5, 1, 4)),
     "sequence": ((2, 40, 16), Normalization((1,), 1e-5, 2, 4)),
     "volume": ((1, 3, 4, 5, 16), Normalization((1, 2, 3), 1e-5, 4, 4)),
+    "one group of long rows": ((2, 300, 130), Normalization((1,), 1e-5, 2, 1)),
+    "one group of long planes": ((2, 130, 300), Normalization((2,), 1e-5, 1, 1)),
     "rms": ((2, 5, 33), Normalization((2,), 1e-5, centered=False)),
     "rms of groups": ((2, 6, 5, 32), Normalization((1, 2), 1e-5, 3, 4, centered=False)),
     "rms of long planes": ((1, 6, 90, 101), Normalization((2, 3), 1e-5, 1, 2, centered=False)),
@@ -95,10 +97,11 @@ def block(attributes: Normalization) -> Any:
     return body
 
 
+@pytest.mark.parametrize("groups", [4, 1])
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_what_follows_is_fused(channels_last: bool, tmp_path: Path) -> None:
+def test_what_follows_is_fused(channels_last: bool, groups: int, tmp_path: Path) -> None:
     n, h, w = (tirx.Var(name, "int64") for name in ("n", "h", "w"))
-    attributes = Normalization((1, 2), 1e-5, 3, 4) if channels_last else Normalization((2, 3), 1e-5, 1, 4)
+    attributes = Normalization((1, 2) if channels_last else (2, 3), 1e-5, 3 if channels_last else 1, groups)
     shape, constant = ((n, h, w, 20), (20,)) if channels_last else ((n, 20, h, w), (20, 1, 1))
     given = [variable("x", shape), variable("g", constant), variable("b", constant), variable("r", shape)]
     run = Runner(partition(given, block(attributes), [1, 2]), tmp_path)
