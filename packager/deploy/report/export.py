@@ -20,6 +20,8 @@ def graph_file(bundle: BundleFile, path: Path) -> bytes:
         raise UsageError(
             f"--graph {path}: no format has this name", hint="end it in .dot (Graphviz), .onnx (Netron) or .json"
         )
+    if suffix == ".onnx" and path.exists():
+        raise UsageError(f"--graph {path} exists, and may be a model: it stays as it is", hint="give another name")
     graph = read_call_graph(bundle)
     if graph is None:
         raise UsageError(f"{bundle.path} does not say what its calls are", hint="build it again with this packager")

@@ -113,3 +113,11 @@ def test_refusals(tmp_path: Path) -> None:
         export(bundle, "graph.dot")
     with pytest.raises(UsageError, match="no format has this name"):
         export(bundle, "graph.png")
+
+
+def test_a_model_is_not_overwritten(tmp_path: Path) -> None:
+    bundle = build_bundle(tmp_path / "scale.so", graph=CallGraph(1, (RUN,)).to_json())
+    (tmp_path / "scale.onnx").write_bytes(b"a model")
+    with pytest.raises(UsageError, match="may be a model"):
+        export(bundle, "scale.onnx")
+    assert (tmp_path / "scale.onnx").read_bytes() == b"a model"
