@@ -19,8 +19,8 @@ from packager.deploy.measure.placement.space import Space, Vector
 from packager.deploy.measure.placement.timing import MOST_AT_ONCE, PROBE_ROUNDS, Drift, Ledger, Timer
 from packager.deploy.measure.statistics import CERTAINTY, center, significantly_less
 
-FIRST_ROUNDS = 2
-"""Rounds of all plans, after which slow ones are measured no further."""
+FIRST_BATCHES = 2
+"""Turns of all plans, after which slow ones are measured no further."""
 SLOW = 1.25
 """How many times as long as the fastest such a plan takes."""
 FEW_ROUNDS = 3
@@ -110,7 +110,8 @@ class _Search:
         """Measure all plans; return the fastest."""
         vectors = list(self.plans)
         self.progress(f"plans: {len(vectors)}, measured in turns")
-        self.ledger.measure(vectors, FIRST_ROUNDS)
+        for _ in range(FIRST_BATCHES):  # the first one reads the file's pages
+            self.ledger.measure(vectors, 1)
         close = [vector for vector in vectors if not self._is_slow(vector)]
         if len(close) > 1:
             self.ledger.race(close, PROBE_ROUNDS)

@@ -91,15 +91,14 @@ class Ledger:
         self.reference_us = 0.0
         self._timer = timer
         self._ratios: dict[Vector, Times] = {}
-        self._work = 0
-        self._spent = 0.0
+        self._each = 0.0
         self._levels: list[float] = []
         self._repeated = self._kept = 0
 
     @property
     def seconds_each(self) -> float:
-        """Seconds that a vector takes in a round, on average so far."""
-        return self._spent / max(self._work, 1)
+        """Seconds that a vector takes in a round, by the last batch; a first run of its session counts as one more."""
+        return self._each
 
     @property
     def drift(self) -> Drift:
@@ -161,14 +160,13 @@ class Ledger:
         for attempt in range(attempts):
             measured = self._timer.time(batch, rounds)
             self.elapsed += measured.seconds
-            self._spent += measured.seconds
-            self._work += rounds * len(batch)
+            self._each = measured.seconds / ((rounds + 1) * len(batch))
             reference = measured.times[:, 0]
-            moved = self._moved(reference)
+            moved = attempts > 1 and self._moved(reference)
             if not moved:
                 break
             self._repeated += attempt + 1 < attempts
-        self._kept += moved and attempts > 1
+        self._kept += moved
         level = float(np.median(reference))
         self.reference_us = self.reference_us or level
         self._levels.append(level)
