@@ -51,9 +51,15 @@ class Budget:
         """Work of the final."""
         return (self._plans + FINALISTS + 1) * self.effort.final_rounds * RACING
 
-    def evolution_work(self, generations: int) -> float:
-        """Work of so many generations."""
-        return generations * (1 + KEPT + self.effort.children) * self.child_rounds * RACING
+    def evolution_work(self, generations: int, children: int | None = None) -> float:
+        """Work of so many generations, of as many children as the effort says by default."""
+        count = self.effort.children if children is None else children
+        return generations * (1 + KEPT + count) * self.child_rounds * RACING
+
+    def children_in_time(self) -> int:
+        """Return how many children of a generation there is time for; 0 if a quarter of them is too many."""
+        wanted = self.effort.children
+        return next((n for n in (wanted, wanted // 2, wanted // 4) if self.has_time(self.evolution_work(1, n))), 0)
 
     def descent_work(self, places: Sequence[Sequence[int]]) -> float:
         """Work of a descent over places with these digits."""

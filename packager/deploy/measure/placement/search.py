@@ -248,10 +248,11 @@ class _Search:
         proposals = Proposals(self.digits, self.losses, effort.seed, effort.children * effort.generations)
         for generation in range(effort.generations):
             population = self.ledger.measured()[:PARENTS]
-            children = proposals.children(population, effort.children, self.ledger.knows)
+            count = self.budget.children_in_time()
+            children = proposals.children(population, max(count, 1), self.ledger.knows)
             if not children:
                 return
-            if not self.budget.has_time(self.budget.evolution_work(1)):
+            if not count:
                 self.warnings.append(f"time was over after {generation} generations: --seconds is too short")
                 return
             self.budget.announce(
