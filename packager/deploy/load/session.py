@@ -191,17 +191,17 @@ class Session:
         """Return a function that runs a model with these tensors, checked and bound once, without further overhead.
 
         For measurements: it takes no lock, so neither the session nor the bundle may be closed meanwhile. The function
-        keeps the tensors alive. It raises RunError.
+        keeps the tensors and the session alive. It raises RunError.
         """
         with self._own():
             model = self._library.entry(entry)
             call = self._call(model, inputs, outputs, stream)
-        run, check, handle = model.table.session_run, self._library.check, self._handle
+        run = model.table.session_run
 
         def again() -> None:
             status = run(*call.arguments)
             if status:
-                check(status, handle)
+                self._library.check(status, self._handle)
 
         return call.with_room(model, again) if model.name in self._library.with_extents else again
 

@@ -194,6 +194,17 @@ def test_sessions_are_destroyed(bundle: Bundle) -> None:
     assert live_sessions(bundle) == 0  # dropped without close
 
 
+def test_what_is_bound_keeps_its_session_and_arrays(bundle: Bundle) -> None:
+    before, y = live_sessions(bundle), np.empty((2, 2), np.float32)
+    again = bundle.session().bind([X.copy()], [y])
+    gc.collect()
+    again()
+    np.testing.assert_array_equal(y, bundle(X)["y"])
+    del again
+    gc.collect()
+    assert live_sessions(bundle) == before + 1  # that of this thread
+
+
 def test_each_thread_has_a_session_that_ends_with_it(bundle: Bundle) -> None:
     counts: list[int] = []
     barrier = threading.Barrier(3)
