@@ -32,6 +32,7 @@ from packager.lower.legalize.accumulate import (
     reduce_in_float32,
 )
 from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
+from packager.lower.legalize.cumulative import legalize_as_reductions, legalize_in_rows
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
@@ -70,6 +71,8 @@ LEGALIZERS = {
     RESIZE: legalize_resize,
 }
 CPU_LEGALIZERS = {
+    "relax.cumsum": legalize_in_rows,
+    "relax.cumprod": legalize_in_rows,
     "relax.image.grid_sample": legalize_grid_sample,
     "relax.scatter_elements": legalize_scatter_elements,
     "relax.scatter_nd": legalize_scatter_nd,
@@ -80,6 +83,8 @@ CPU_LEGALIZERS = {
     sorting.SUPPRESS: legalize_non_max_suppression,
 }
 CUDA_LEGALIZERS = {
+    "relax.cumsum": legalize_as_reductions,
+    "relax.cumprod": legalize_as_reductions,
     sorting.TOP_K: sort_rows,
     sorting.POSITIONS: compact,
     sorting.UNIQUE: group_slices,

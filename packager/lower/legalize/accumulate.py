@@ -15,7 +15,16 @@ HALVES = ("float16", "bfloat16")
 FULL = "float32"
 # Operators of one operand that sum many of its elements.
 REDUCTIONS = frozenset(
-    {"relax.sum", "relax.mean", "relax.variance", "relax.std", "relax.prod", "relax.nn.log_softmax"}
+    {
+        "relax.cumsum",
+        "relax.cumprod",
+        "relax.sum",
+        "relax.mean",
+        "relax.variance",
+        "relax.std",
+        "relax.prod",
+        "relax.nn.log_softmax",
+    }
     | {f"relax.nn.{kind}_pool{axes}d" for kind in ("avg", "adaptive_avg") for axes in (1, 2, 3)}
 )
 
