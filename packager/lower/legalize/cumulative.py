@@ -38,6 +38,11 @@ class _Scan:
     exclusive: bool
     dtype: str
 
+    @property
+    def full(self) -> str:
+        """The type in which GPUs add up."""
+        return FULL if self.dtype in HALVES else self.dtype
+
     def in_rows(self, x: Any, out: Any, shape: Sequence[Any], row: Any) -> None:
         """Write a band of columns of a flat result, each row of them from the one before."""
         extent, columns = _int64(shape[self.axis]), math.prod(shape[self.axis + 1 :])
@@ -69,7 +74,7 @@ class _Scan:
         def read(i: Sequence[Any], index: Any) -> Any:
             last = tirx.const(extent - 1, "int64")
             value = x(*i[:axis], tirx.min(index.astype("int64"), last), *i[axis + 1 :])
-            return tirx.Select(index < extent, value, tirx.const(self.neutral, value.dtype))
+            return tirx.Select(index < extent, value, tirx.const(self.neutral, self.full))
 
         within, near = (te.reduce_axis((0, size), name=name) for name in ("within", "near"))
         totals = te.compute(
@@ -92,7 +97,7 @@ class _Scan:
 
     def _term(self, j: Any, i: Any, value: Any, *, exclusive: bool) -> Any:
         """Return ``value``, of element j, if j precedes i, else the identity."""
-        return tirx.Select(j < i if exclusive else j <= i, value, tirx.const(self.neutral, value.dtype))
+        return tirx.Select(j < i if exclusive else j <= i, value, tirx.const(self.neutral, self.full))
 
 
 def legalize_in_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -117,7 +122,7 @@ def legalize_as_reductions(builder: relax.BlockBuilder, call: relax.Call) -> rel
     data, scan = _read(builder, call)
 
     def compute(x: Any) -> Any:
-        wide = topi.cast(x, FULL if scan.dtype in HALVES else scan.dtype)
+        wide = topi.cast(x, scan.full)
         extent = _numbers(x.shape)[scan.axis]
         long = isinstance(extent, int) and extent > WHOLE
         result = scan.in_chunks(wide, extent) if long else scan.whole(wide, exclusive=scan.exclusive)

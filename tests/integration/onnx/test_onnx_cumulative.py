@@ -73,3 +73,14 @@ def test_bands_of_columns(tmp_path: Path) -> None:
 def test_products(tmp_path: Path) -> None:
     x = np.random.default_rng(0).uniform(0.8, 1.25, (5, 60, 7)).astype(np.float32)
     check(tmp_path, "CumProd", x, 1, "exclusive = 1")
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16", "int64"])
+@pytest.mark.parametrize("shape", ["3,300,50", "2,8,50"])
+def test_gpus_get_reductions(tmp_path: Path, shape: str, dtype: str) -> None:
+    """Of each element, in chunks of a long axis; compiled here, and computed where there is a GPU."""
+    pytest.importorskip("nvidia.cu13", reason="packager[cuda] is not installed")
+    text = model("CumSum", tuple(map(int, shape.split(","))), dtype, 1, "reverse = 1", symbolic=False)
+    path = save(graph(text), tmp_path / "m.onnx")
+    bundle = packager.build(path, tmp_path / "m.so", targets=["cuda -arch=sm_80"])
+    assert all(kind == "cuda" for kind, _ in packager.inspect(bundle).manifest.primitives())
