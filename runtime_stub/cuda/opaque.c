@@ -50,6 +50,8 @@ static CUresult prepare(pk_cuda_t *cuda, const pk_work_t *work) {
   return result;
 }
 
+int32_t pk_cuda_is_preparing(const pk_cuda_t *cuda) { return cuda->mode == PK_PREPARE; }
+
 int32_t pk_cuda_enqueue(pk_cuda_t *cuda, pk_cuda_enqueue_fn *enqueue, const void *problem, uint64_t bytes) {
   static const pk_cuda_launch_t none;
   const pk_work_t work = {PK_OPAQUE, &none, problem, bytes, 0, enqueue};

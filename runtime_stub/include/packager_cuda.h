@@ -113,4 +113,8 @@ int32_t pk_cuda_keep(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void *ke
 int32_t pk_cuda_keep_own(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void *key, uint64_t bytes, void *context,
                          void **value);
 
+/* Whether a session is being made: nothing is captured yet, so a value whose making may wait for the device, as that of
+ * a handle, is best asked for before the work of the problem is enqueued. */
+int32_t pk_cuda_is_preparing(const pk_cuda_t *cuda);
+
 #endif /* PACKAGER_CUDA_H_ */

@@ -127,24 +127,31 @@ static int32_t pk_cudnn_execute(cudnnHandle_t handle, cudnnBackendDescriptor_t p
   return scope.status;
 }
 
-static int32_t pk_cudnn_enqueue(pk_cuda_t *cuda, void *stream, const void *problem) {
+static int32_t pk_cudnn_keep(pk_cuda_t *cuda, const pk_cudnn_key_t *key, void **handle, void **plan) {
   static const pk_cuda_kept_t handles = {pk_cudnn_make_handle, pk_cudnn_release_handle};
   static const pk_cuda_kept_t plans = {pk_cudnn_make_plan, pk_cudnn_release_plan};
+  const int32_t status = pk_cuda_keep_own(cuda, &handles, "", 0, NULL, handle);
+  if (status) return status;
+  pk_cudnn_context_t context = {*handle, pk_cuda_device(cuda)->arch};
+  return pk_cuda_keep_own(cuda, &plans, key, sizeof *key, &context, plan);
+}
+
+static int32_t pk_cudnn_enqueue(pk_cuda_t *cuda, void *stream, const void *problem) {
   const pk_cudnn_t *p = problem;
   void *handle, *value;
-  int32_t status = pk_cuda_keep_own(cuda, &handles, "", 0, NULL, &handle);
-  if (status) return status;
-  pk_cudnn_context_t context = {handle, pk_cuda_device(cuda)->arch};
-  status = pk_cuda_keep_own(cuda, &plans, &p->key, sizeof p->key, &context, &value);
+  int32_t status = pk_cudnn_keep(cuda, &p->key, &handle, &value);
   if (!status) status = DNN.cudnnSetStream(handle, stream);
   if (status) return status;
   const pk_cudnn_plan_t *plan = value;
   return pk_cudnn_execute(handle, plan->plan, p);
 }
 
-/* The batch that a run brings may be 0. */
+/* The batch that a run brings may be 0. Where making a plan fails, enqueuing it fails again, and is told. */
 static int32_t pk_cudnn_conv(pk_cuda_t *cuda, const pk_cudnn_t *problem) {
-  return problem->key.conv.batch == 0 ? 0 : pk_cuda_enqueue(cuda, pk_cudnn_enqueue, problem, sizeof *problem);
+  void *handle, *plan;
+  if (problem->key.conv.batch == 0) return 0;
+  if (pk_cuda_is_preparing(cuda)) pk_cudnn_keep(cuda, &problem->key, &handle, &plan);
+  return pk_cuda_enqueue(cuda, pk_cudnn_enqueue, problem, sizeof *problem);
 }
 
 #endif /* PK_CUDNN_CONV_H_ */

@@ -19,6 +19,7 @@ _CUDA_SERVICES = (
     "pk_cuda_enqueue",
     "pk_cuda_keep",
     "pk_cuda_keep_own",
+    "pk_cuda_is_preparing",
     "pk_cuda_launch",
     "pk_cuda_launch_filled",
     "pk_tensor_map_encode",

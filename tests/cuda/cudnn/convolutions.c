@@ -23,6 +23,8 @@ const char *fake_state(void);
 
 const pk_cuda_device_t *pk_cuda_device(const pk_cuda_t *cuda) { return &cuda->device; }
 
+int32_t pk_cuda_is_preparing(const pk_cuda_t *cuda) { return cuda->count == 0; }
+
 int32_t pk_cuda_enqueue(pk_cuda_t *cuda, pk_cuda_enqueue_fn *enqueue, const void *problem, uint64_t bytes) {
   (void)bytes;
   return enqueue(cuda, NULL, problem);

@@ -65,7 +65,22 @@ EXPORT const char *fake_state(void) {
 
 EXPORT size_t cudnnGetVersion(void) { return (size_t)setting("FAKE_VERSION", 91900); }
 
+static void *driver(const char *name) {
+  static void *library;
+  if (!library) library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *function = library ? dlsym(library, name) : NULL;
+  if (!function) DIE("%s", dlerror());
+  return function;
+}
+
+/* Making a handle may wait for the device, which nothing may while a stream is captured. */
 EXPORT int cudnnCreate(handle_t **handle) {
+  int (*captures)(void);
+  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) {
+    void *function = driver("recorder_captures");
+    memcpy(&captures, &function, sizeof captures);
+    if (captures()) DIE("a handle is made while a stream is captured");
+  }
   ++handles;
   return (*handle = calloc(1, sizeof **handle)) ? 0 : 4003;
 }
@@ -423,14 +438,6 @@ static void compute(const descriptor_t *graph, const descriptor_t *pack) {
     for (int64_t i = 1; i < operations->count; ++i) value = apply(steps[i], pack, at, value);
     store(y.type, y.data, offset_of(&y, at), value);
   } while (next(at, y.dims, y.rank));
-}
-
-static void *driver(const char *name) {
-  static void *library;
-  if (!library) library = dlopen("libcuda.so.1", RTLD_NOW);
-  void *function = library ? dlsym(library, name) : NULL;
-  if (!function) DIE("%s", dlerror());
-  return function;
 }
 
 static int is_capturing(void *stream) {

@@ -672,11 +672,14 @@ EXPORT int cuStreamIsCapturing(void *stream, int *status) {
   LEAVE(0);
 }
 
+static int captures; /* streams that are being captured */
+
 EXPORT int cuStreamBeginCapture_v2(object_t *stream, int mode) {
   WITH_CONTEXT("cuStreamBeginCapture");
   (void)mode;
   if (check(stream, STREAM)->graph) LEAVE(401);
   stream->graph = add(GRAPH, stack[depth - 1]);
+  ++captures;
   LEAVE(0);
 }
 
@@ -686,6 +689,7 @@ EXPORT int cuStreamEndCapture(object_t *stream, object_t **graph) {
   *graph = check(stream, STREAM)->graph;
   if (!*graph) LEAVE(401);
   stream->graph = NULL;
+  --captures;
   LEAVE(refused);
 }
 
@@ -984,6 +988,14 @@ EXPORT const char *recorder_take(void) {
   text_used = text_room = 0;
   pthread_mutex_unlock(&lock);
   return taken ? taken : "";
+}
+
+EXPORT recorder_captures_fn recorder_captures;
+EXPORT int recorder_captures(void) {
+  pthread_mutex_lock(&lock);
+  const int found = captures;
+  pthread_mutex_unlock(&lock);
+  return found;
 }
 
 EXPORT recorder_live_fn recorder_live;

@@ -6,6 +6,9 @@
 typedef const char *recorder_take_fn(void);
 /* "" or the objects that live: "2 memory, 1 stream". Valid until the next call. */
 typedef const char *recorder_live_fn(void);
+
+/* How many streams are being captured. */
+typedef int recorder_captures_fn(void);
 /* "cuMemAlloc:2:2,cuLaunchKernel:1:719": from now on the 2nd call of cuMemAlloc gives 2, and so on. As in the
  * environment variable RECORDER_FAIL, which counts from the start. */
 typedef void recorder_fail_fn(const char *faults);
