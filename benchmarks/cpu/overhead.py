@@ -63,7 +63,7 @@ def _kernel(model: Model, workdir: Path) -> tuple[Path, str]:
     bundle = build(model, workdir, "--keep-workdir", parts, "-t", "llvm")
     ((_, primitive),) = inspect(bundle).manifest.primitives()
     library = workdir / "relu-kernel.so"
-    subprocess.run(["gcc", "-shared", str(parts / "llvm" / "llvm.o"), "-o", str(library)], check=True)
+    subprocess.run(["gcc", "-shared", str(parts / "llvm" / "llvm_0.o"), "-o", str(library)], check=True)
     return library.resolve(), primitive.symbol
 
 
