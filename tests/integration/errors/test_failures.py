@@ -224,8 +224,9 @@ def interrupt(
     """Start a build and send it a signal some time after it reports a stage; return how it ended."""
     out = tmp_path / "cwd"
     arguments = ("build", model, "-o", out / "o.so", "--header", out / "o.h", "--weights", "external", "--golden", 1)
+    targets = ("-t", "llvm", "-t", "ccompiler -operators=conv2d")  # the addition is left to llvm
     process = subprocess.Popen(
-        command(*arguments, "--no-cache"),
+        command(*arguments, *targets, "--no-cache"),
         cwd=out,
         env=environment({}, tmp_path / "tmp"),
         stdout=subprocess.PIPE,
