@@ -102,3 +102,13 @@ def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int, rows: Any, row: 
         loops = tirx.For(loop, zero, extent, tirx.ForKind.SERIAL, loops)
     root = s_tir.SBlock([], [], [], "root", loops)
     return primfunc.with_body(s_tir.SBlockRealize([], tirx.const(1, "bool"), root))
+
+
+def numbers(shape: Sequence[Any]) -> list[Any]:
+    """Return the extents of a shape, static ones as Python's integers."""
+    return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in shape]
+
+
+def int64(extent: Any) -> Any:
+    """Return an extent as an expression."""
+    return tirx.const(extent, "int64") if isinstance(extent, int) else extent

@@ -15,7 +15,7 @@ from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.lower.legalize.accumulate import FULL, HALVES
-from packager.lower.tir_loops import emit_rows
+from packager.lower.tir_loops import emit_rows, int64, numbers
 
 # Axes up to this extent are one reduction for each element.
 WHOLE = 64
@@ -45,11 +45,11 @@ class _Scan:
 
     def in_rows(self, x: Any, out: Any, shape: Sequence[Any], row: Any) -> None:
         """Write a band of columns of a flat result, each row of them from the one before."""
-        extent, columns = _int64(shape[self.axis]), math.prod(shape[self.axis + 1 :])
+        extent, columns = int64(shape[self.axis]), math.prod(shape[self.axis + 1 :])
         width = _width(columns)
-        bands = tirx.indexdiv(_int64(columns), width)
+        bands = tirx.indexdiv(int64(columns), width)
         first = T.bind(tirx.indexdiv(row, bands) * extent * columns + tirx.indexmod(row, bands) * width)
-        with T.serial(0, width) as column:
+        with T.serial(0, tirx.min(extent, int64(1))), T.serial(0, width) as column:  # none of an empty axis
             out[first + column] = tirx.const(self.neutral, self.dtype) if self.exclusive else x[first + column]
         with T.serial(0, extent - 1) as i, T.serial(0, width) as column:
             before = first + i * columns + column
@@ -105,14 +105,14 @@ def legalize_in_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     data, scan = _read(builder, call)
 
     def shapes(x: Any) -> tuple[Any, list[tuple[list[Any], str]]]:
-        shape = _numbers(x.shape)
+        shape = numbers(x.shape)
         columns = math.prod(shape[scan.axis + 1 :])
-        rows = _int64(math.prod(shape[: scan.axis])) * tirx.indexdiv(_int64(columns), _width(columns))
+        rows = int64(math.prod(shape[: scan.axis])) * tirx.indexdiv(int64(columns), _width(columns))
         return rows, [(list(x.shape), scan.dtype)]
 
     def body(buffers: Sequence[Any], given: Sequence[Sequence[Any]], row: Any) -> None:
         data, result = buffers
-        scan.in_rows(data, result, _numbers(given[0]), row)
+        scan.in_rows(data, result, numbers(given[0]), row)
 
     return emit_rows(builder, call.op.name.removeprefix("relax."), [data], shapes, body)[0]
 
@@ -123,7 +123,7 @@ def legalize_as_reductions(builder: relax.BlockBuilder, call: relax.Call) -> rel
 
     def compute(x: Any) -> Any:
         wide = topi.cast(x, scan.full)
-        extent = _numbers(x.shape)[scan.axis]
+        extent = numbers(x.shape)[scan.axis]
         long = isinstance(extent, int) and extent > WHOLE
         result = scan.in_chunks(wide, extent) if long else scan.whole(wide, exclusive=scan.exclusive)
         return topi.cast(result, scan.dtype)
@@ -147,11 +147,3 @@ def _width(columns: Any) -> int:
     if not isinstance(columns, int):
         return 1
     return columns // next((count for count in range(columns // BAND, 1, -1) if columns % count == 0), 1)
-
-
-def _numbers(shape: Sequence[Any]) -> list[Any]:
-    return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in shape]
-
-
-def _int64(extent: Any) -> Any:
-    return tirx.const(extent, "int64") if isinstance(extent, int) else extent

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.tir_loops import emit_rows
+from packager.lower.tir_loops import emit_rows, int64, numbers
 
 # Columns of a band, at least, and bands of a row, at most: each reads all indices.
 BAND, MOST_BANDS = 32, 16
@@ -102,8 +102,8 @@ def _emit(
 
     def scatter_band(buffers: Sequence[Any], given: Sequence[Sequence[Any]], row: Any) -> None:
         data, indices, updates, result = buffers
-        scatter = plan(*map(_numbers, given[:2]))
-        number, places, columns = map(_int64, (scatter.number, scatter.places, scatter.columns))
+        scatter = plan(*map(numbers, given[:2]))
+        number, places, columns = map(int64, (scatter.number, scatter.places, scatter.columns))
         bands = scatter.bands
         band = tirx.indexdiv(columns, bands)
         which = T.bind(tirx.indexdiv(row, bands))
@@ -128,23 +128,15 @@ def _emit(
                     result[target] = combine(result[target], updates[update + j])
 
     def shapes(data: Any, indices: Any, _updates: Any) -> tuple[Any, list[tuple[list[Any], str]]]:
-        scatter = plan(_numbers(data.shape), _numbers(indices.shape))
-        return _int64(scatter.outer) * scatter.bands, [(list(data.shape), str(data.dtype))]
+        scatter = plan(numbers(data.shape), numbers(indices.shape))
+        return int64(scatter.outer) * scatter.bands, [(list(data.shape), str(data.dtype))]
 
     name = call.op.name.rpartition(".")[2]
     return emit_rows(builder, name, [*call.args], shapes, scatter_band)[0]
-
-
-def _numbers(shape: Sequence[Any]) -> list[Any]:
-    return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in shape]
-
-
-def _int64(extent: Any) -> Any:
-    return tirx.const(extent, "int64") if isinstance(extent, int) else extent
 
 
 def _inside(index: Any, extent: Any) -> Any:
     """Return an index from 0 on: a negative one counts from the end, and none is outside."""
     wide = index.astype("int64")
     wide = tirx.Select(wide < 0, wide + extent, wide)
-    return tirx.max(tirx.min(wide, _int64(extent) - 1), tirx.const(0, "int64"))
+    return tirx.max(tirx.min(wide, int64(extent) - 1), tirx.const(0, "int64"))
