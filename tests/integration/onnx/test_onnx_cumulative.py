@@ -84,3 +84,17 @@ def test_gpus_get_reductions(tmp_path: Path, shape: str, dtype: str) -> None:
     path = save(graph(text), tmp_path / "m.onnx")
     bundle = packager.build(path, tmp_path / "m.so", targets=["cuda -arch=sm_80"])
     assert all(kind == "cuda" for kind, _ in packager.inspect(bundle).manifest.primitives())
+
+
+@pytest.mark.parametrize("set_elements", [0, 1, 5])
+def test_sums_of_as_many_as_data_say(tmp_path: Path, set_elements: int) -> None:
+    text = """g (float[6] x) => (int64[1,k] y) {
+        axis = Constant <value = int64 {1}> ()
+        places = NonZero (x)
+        y = CumSum (places, axis)
+    }"""
+    path = save(graph(text), tmp_path / "m.onnx")
+    x = np.zeros(6, np.float32)
+    x[:set_elements] = 1
+    got = packager.load(packager.build(path, tmp_path / "m.so")).run({"x": x})["y"]
+    np.testing.assert_array_equal(got, np.cumsum(np.nonzero(x), axis=1))
