@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 SHOWN_SECONDS = 10.0
 """Estimates below are not written out: a bar shows them as well."""
+REPORTED_BYTES = 1 << 26
+"""Bytes between two reports of how much was read. Less data takes no time worth a report."""
+
+Data = TypeVar("Data", bytes, memoryview, bytes | memoryview)
 
 
 @dataclass(frozen=True)
 class Event:
-    """What runs now: a stage, or its step ``done + 1`` of ``total``. A ``warning`` is no stage, and stays true.
+    """What runs now: a stage, or its step ``done + 1`` of ``total``; ``done`` of ``total`` if these have a ``unit``.
 
-    ``seconds_left`` is an estimate for the remaining steps; None if nothing is known of them.
+    A ``warning`` or a ``note`` is no stage, and stays true. ``seconds_left`` is an estimate for the remaining steps;
+    None if nothing is known of them.
     """
 
     text: str
@@ -29,11 +35,26 @@ class Event:
     total: int = 0
     seconds_left: float | None = None
     warning: bool = False
+    note: bool = False
+    unit: str = ""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is no stage."""
+        return self.warning or self.note
+
+    @property
+    def count(self) -> str:
+        """Return how many of how many, or nothing if steps are not counted."""
+        if not self.total:
+            return ""
+        step = self.done if self.unit else min(self.done + 1, self.total)
+        return f"{step} of {self.total} {self.unit}".rstrip()
 
     def __str__(self) -> str:
-        text = f"warning: {self.text}" if self.warning else self.text
+        text = f"warning: {self.text}" if self.warning else f"note: {self.text}" if self.note else self.text
         if self.total:
-            text += f" {min(self.done + 1, self.total)} of {self.total}"
+            text += f" {self.count}"
         if self.seconds_left is not None and self.seconds_left >= SHOWN_SECONDS:
             text += f", about {duration(self.seconds_left)} left"
         return text
@@ -61,14 +82,19 @@ def received(receiver: Receiver | None) -> Iterator[None]:
         _RECEIVER.reset(token)
 
 
-def report(text: str) -> None:
-    """Report that a stage begins."""
-    _send(Event(text))
+def report(text: str, seconds_left: float | None = None) -> None:
+    """Report that a stage begins, and how long it will be until the end, if that is known."""
+    _send(Event(text, seconds_left=seconds_left))
 
 
 def warn(text: str) -> None:
     """Report what the user should know about the result."""
     _send(Event(text, warning=True))
+
+
+def note(text: str) -> None:
+    """Report what was done otherwise than one might expect, and is no reason to worry."""
+    _send(Event(text, note=True))
 
 
 def _send(event: Event) -> None:
@@ -88,6 +114,7 @@ class Steps:
     total: int
     at_once: int = 1
     earlier: float | None = None
+    unit: str = ""
     _done: int = 0
     _seconds: list[float] = field(default_factory=list)  # of single steps, those that were skipped excluded
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -97,13 +124,14 @@ class Steps:
         """Time a block that does ``count`` steps, and count them at its end."""
         start = time.monotonic()
         yield
-        self._count(count, time.monotonic() - start)
+        self.count(count, time.monotonic() - start)
 
     def skip(self, count: int = 1) -> None:
         """Count steps that cost nothing: their results are known."""
-        self._count(count, None)
+        self.count(count, None)
 
-    def _count(self, count: int, seconds: float | None) -> None:
+    def count(self, count: int, seconds: float | None) -> None:
+        """Count steps that took so many seconds together, None if they are no measure of others."""
         with self._lock:
             self._done += count
             if seconds is not None:
@@ -112,7 +140,7 @@ class Steps:
                 self._report()
 
     def _report(self) -> None:
-        _send(Event(self.text, self._done, self.total, self._left()))
+        _send(Event(self.text, self._done, self.total, self._left(), unit=self.unit))
 
     def _left(self) -> float | None:
         known = self._seconds + ([] if self.earlier is None else [self.earlier])
@@ -134,3 +162,24 @@ def counted(text: str, total: int, *, at_once: int = 1, earlier: float | None = 
     if total:
         steps._report()
     yield steps
+
+
+@contextmanager
+def counted_bytes(text: str, size: int) -> Iterator[Callable[[Iterable[Data]], Iterator[Data]]]:
+    """Yield what passes on data, up to ``size`` bytes in all, and reports how much of it the block has used."""
+    steps = Steps(text, size >> 20, unit="MiB")
+    if size >= REPORTED_BYTES:
+        steps._report()
+    used, since = 0, time.monotonic()
+
+    def passed_on(parts: Iterable[Data]) -> Iterator[Data]:
+        nonlocal used, since
+        for part in parts:
+            yield part
+            used += len(part)
+            if used >= REPORTED_BYTES:
+                now = time.monotonic()
+                steps.count(used >> 20, now - since)
+                used, since = used & ((1 << 20) - 1), now
+
+    yield passed_on

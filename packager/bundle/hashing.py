@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from packager.progress import counted_bytes
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 # Bytes per copy: small next to the weights, large enough to hide the cost of a call.
 CHUNK_BYTES = 1 << 24
+_READ_BYTES = 1 << 20
 
 
 def chunks(array: Array) -> Iterator[memoryview]:
@@ -51,8 +56,8 @@ def digest(value: Any) -> str:
 
 def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with path.open("rb") as file, counted_bytes(f"hashing {path.name}", os.fstat(file.fileno()).st_size) as used:
+        return sha256(used(iter(partial(file.read, _READ_BYTES), b"")))
 
 
 def digest_of_folder(folder: Path, pattern: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from packager.bundle.elf.window import open_window
 from packager.bundle.hashing import sha256
 from packager.errors import BundleError
+from packager.progress import counted_bytes
 
 if TYPE_CHECKING:
     from packager.bundle.manifest import Manifest
@@ -69,8 +70,8 @@ def content_sha256(path: Path, section_offset: int, section_size: int) -> str:
     Reads in chunks. Raises UsageError if the file cannot be opened, BundleError if the section is outside the file.
     """
     end = section_offset + section_size
-    with open_window(path) as window:
+    with open_window(path) as window, counted_bytes(f"hashing {path.name}", window.size) as used:
         window.part(section_offset, section_size, "manifest section")
         before = window.chunks(0, section_offset, "file")
         after = window.chunks(end, window.size - end, "file")
-        return sha256(itertools.chain(before, [bytes(section_size)], after))
+        return sha256(used(itertools.chain(before, [bytes(section_size)], after)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from packager.cli.files import Json, print_json, read_inputs, write_json, write_whole
+from packager.cli.progress import Quiet, shown_progress
 from packager.cli.release import BundlePath, Libraries
 from packager.cli.reports.tables import Table, print_tables
 from packager.errors import UsageError
@@ -158,6 +158,7 @@ def tune(
     threads: Annotated[int, typer.Option(metavar="N", help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
     libraries: Libraries = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Measure the candidates of a bundle's functions and alternatives of its regions here; keep or bind the fastest.
@@ -188,17 +189,18 @@ def tune(
         from packager.deploy.measure.tune import tune as tune_bundle
 
         journal = None if output is None else output.with_name(f"{output.name}.journal")
-        result = tune_bundle(
-            bundle,
-            rounds=rounds,
-            seed=seed,
-            threads=threads,
-            device=device,
-            libraries=libraries,
-            seconds=seconds,
-            journal=journal,
-            progress=partial(print, file=sys.stderr, flush=True),
-        )
+        with shown_progress(quiet=quiet) as receiver:
+            result = tune_bundle(
+                bundle,
+                rounds=rounds,
+                seed=seed,
+                threads=threads,
+                device=device,
+                libraries=libraries,
+                seconds=seconds,
+                journal=journal,
+                progress=receiver,
+            )
         selection = result.selection
         if output is not None:
             text = merge_records([*before, result.records]).to_json()

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and warnings alone, no progress.")]
+SHORT_SECONDS = 2.0
+"""Commands that are usually done in less show no progress until then."""
 LINE_SECONDS = 5.0
 """Seconds between two lines about the steps of a stage."""
 
 
 @contextmanager
-def shown_progress(*, quiet: bool = False) -> Iterator[Receiver]:
-    """Yield what shows events. It raises KeyboardInterrupt after a signal: an interrupted command goes no further."""
+def shown_progress(*, quiet: bool = False, after: float = 0.0) -> Iterator[Receiver]:
+    """Yield what shows events. It raises KeyboardInterrupt after a signal: an interrupted command goes no further.
+
+    Of a command that is usually done at once nothing is shown unless it takes longer than ``after`` seconds.
+    """
     if quiet:
         yield _checked(_Warnings())
     elif sys.stderr.isatty():
@@ -34,14 +39,20 @@ def shown_progress(*, quiet: bool = False) -> Iterator[Receiver]:
         console, start = Console(stderr=True, highlight=False), time.monotonic()
         with _bar(console) as bar:
             yield _checked(_Live(bar))
-        console.print(f"done in {time.monotonic() - start:.1f} s")
+        if time.monotonic() - start >= after:
+            console.print(f"done in {time.monotonic() - start:.1f} s")
     else:
-        yield _checked(_Lines())
+        lines = _Lines(after)
+        try:
+            yield _checked(lines)
+        finally:
+            lines.close()
 
 
 def _checked(show: Receiver) -> Receiver:
     def receive(event: Event) -> None:
-        interruption.check()
+        if not event.lasting:  # what an interrupted command still has to say is shown
+            interruption.check()
         show(event)
 
     return receive
@@ -56,20 +67,48 @@ class _Warnings:
 
 
 class _Lines:
-    """A line for each stage, and for its steps one every few seconds. Called by several threads."""
+    """A line for each stage, and for its steps one every few seconds. Called by several threads.
 
-    def __init__(self) -> None:
+    The first stage that is shown is the one that runs after ``after`` seconds.
+    """
+
+    def __init__(self, after: float) -> None:
         self._start = time.monotonic()
         self._last = 0.0
         self._lock = threading.Lock()
+        self._waiting: Event | None = None
+        self._timer: threading.Timer | None = None
+        if after:
+            self._timer = threading.Timer(after, self._show_waiting)
+            self._timer.daemon = True
+            self._timer.start()
 
     def __call__(self, event: Event) -> None:
         with self._lock:
+            if self._timer is not None and not event.lasting:
+                self._waiting = event
+                return
             now = time.monotonic() - self._start
             if event.done and now - self._last < LINE_SECONDS:
                 return
-            self._last = now
-            print(f"[{now:5.1f} s] {event}", file=sys.stderr, flush=True)
+            self._print(event, now)
+
+    def _show_waiting(self) -> None:
+        with self._lock:
+            self._timer = None
+            if self._waiting is not None:
+                self._print(self._waiting, time.monotonic() - self._start)
+
+    def _print(self, event: Event, now: float) -> None:
+        self._last = now
+        print(f"[{now:5.1f} s] {event}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Show nothing that still waits."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._waiting = None
 
 
 class _Live:
@@ -80,16 +119,18 @@ class _Live:
         self._stage: tuple[str, TaskID] | None = None
 
     def __call__(self, event: Event) -> None:
-        if event.warning:
+        if event.lasting:
             self._bar.console.print(str(event))
             return
         left = "" if event.seconds_left is None else f"about {duration(event.seconds_left)} left"
-        steps = f"{event.done + 1} of {event.total}" if event.total else ""
         if self._stage is None or self._stage[0] != event.text:
             if self._stage is not None:
                 self._bar.remove_task(self._stage[1])
-            self._stage = event.text, self._bar.add_task(event.text, total=event.total or None, steps=steps, left=left)
-        self._bar.update(self._stage[1], completed=event.done, steps=steps, left=left)
+            self._stage = (
+                event.text,
+                self._bar.add_task(event.text, total=event.total or None, steps=event.count, left=left),
+            )
+        self._bar.update(self._stage[1], completed=event.done, steps=event.count, left=left)
 
 
 def _bar(console: Console) -> Progress:
@@ -103,4 +144,5 @@ def _bar(console: Console) -> Progress:
         TextColumn("{task.fields[left]}"),
         console=console,
         transient=True,
+        refresh_per_second=4,  # little enough to disturb no measurement that is shown
     )

@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from packager.cli.files import Json, print_json, write_whole
+from packager.cli.progress import SHORT_SECONDS, Quiet, shown_progress
 from packager.cli.reports.tables import facts, print_tables
 from packager.errors import UsageError
+from packager.progress import received
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
 Libraries = Annotated[
@@ -78,6 +80,7 @@ def verify(
         Path | None, typer.Option(metavar="FILE", help="The signature; default: the bundle's path with .sig appended.")
     ] = None,
     libraries: Libraries = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
@@ -85,16 +88,17 @@ def verify(
 
     if signature is not None and trust is None:
         raise UsageError("--signature requires --trust", hint="name who is trusted: --trust FILE")
-    result = verify_bundle(
-        bundle,
-        policy=policy,
-        machine=machine,
-        run=run,
-        timeout=timeout,
-        trust=trust,
-        signature=signature,
-        libraries=libraries,
-    )
+    with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
+        result = verify_bundle(
+            bundle,
+            policy=policy,
+            machine=machine,
+            run=run,
+            timeout=timeout,
+            trust=trust,
+            signature=signature,
+            libraries=libraries,
+        )
     if as_json:
         print_json(result.to_json())
     else:

@@ -10,8 +10,11 @@ import typer
 
 from packager.cli.deploy import Device
 from packager.cli.files import write_whole
+from packager.cli.progress import SHORT_SECONDS, Quiet, shown_progress
 from packager.cli.release import Libraries
 from packager.errors import UsageError
+from packager.progress import received
+from packager.progress import report as progress
 
 if TYPE_CHECKING:
     from packager.deploy.report.measurements import Measurement
@@ -43,6 +46,7 @@ def report(
     peak_gb: Annotated[
         float | None, typer.Option(metavar="GB/S", help="Peak of its memory, for the share of the roofline.", min=0)
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write what is known of a bundle as one HTML page that works offline. Nothing of it is executed without --run."""
     from packager.deploy.report.html import render_page
@@ -50,25 +54,28 @@ def report(
     from packager.deploy.report.page import make_page
     from packager.deploy.report.subjects import read_subjects
 
-    found = read_subjects(subjects)
     if run and profile:
         raise UsageError("--run and --profile exclude each other")
-    if (run or profile) and not found.bundles:
-        raise UsageError("records have nothing to run or to profile", hint="name a bundle, too")
-    if profile and len(profile) > len(found.bundles):
-        raise UsageError(f"{len(profile)} profiles for {len(found.bundles)} bundles: give one for each, in order")
-    profiles = [read_measurement(path) for path in profile or ()]
-    described = []
-    for number, subject in enumerate(found.bundles):
-        measured = _measure(subject, threads, device, libraries) if run else None
-        described.append(_describe(subject, profiles[number] if number < len(profiles) else measured, libraries))
-    page = render_page(make_page(found, described, Roof(peak_gflops, peak_gb)))
+    with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
+        found = read_subjects(subjects)
+        if (run or profile) and not found.bundles:
+            raise UsageError("records have nothing to run or to profile", hint="name a bundle, too")
+        if profile and len(profile) > len(found.bundles):
+            raise UsageError(f"{len(profile)} profiles for {len(found.bundles)} bundles: give one for each, in order")
+        profiles = [read_measurement(path) for path in profile or ()]
+        described = []
+        for number, subject in enumerate(found.bundles):
+            measured = _measure(subject, threads, device, libraries) if run else None
+            described.append(_describe(subject, profiles[number] if number < len(profiles) else measured, libraries))
+        progress("rendering the page")
+        page = render_page(make_page(found, described, Roof(peak_gflops, peak_gb)))
     write_whole(output, lambda stream: stream.write(page))
 
 
 def _measure(subject: BundleSubject, threads: int, device: int, libraries: Sequence[Path] | None) -> Measurement:
     from packager.deploy.report.measurements import measure
 
+    progress(f"measuring {subject.file.path.name}")
     return measure(subject.file.path, threads=threads, device=device, libraries=libraries)
 
 

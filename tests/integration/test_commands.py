@@ -177,7 +177,7 @@ def test_the_manifest_tells_what_the_model_does(cli: Cli, batched: Path) -> None
 
 
 def test_verify_finds_nothing_in_a_fresh_bundle(cli: Cli, mlp: Path) -> None:
-    done = cli("verify", mlp, "--run", "--json")
+    done = cli("verify", mlp, "--run", "--json", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["ok"] is True
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
+from packager.bundle.hashing import sha256_of_file
+from packager.cli import interruption
+from packager.cli.progress import shown_progress
 from packager.codegen.cache import Cache
 from packager.codegen.costs import FILE, estimated
 from packager.codegen.timings import workers
-from packager.progress import Event, Steps, counted, duration, received, report, warn
+from packager.progress import Event, Steps, counted, counted_bytes, duration, note, received, report, warn
 
 
 @pytest.mark.parametrize(
@@ -68,9 +74,9 @@ def test_steps_of_threads_are_counted_once_each() -> None:
 def test_the_time_left_is_that_of_the_steps_before() -> None:
     steps = Steps("compiling", 10, at_once=2, earlier=8.0)
     assert steps._left() == 40.0
-    steps._count(4, 16.0)  # 4 seconds each
+    steps.count(4, 16.0)  # 4 seconds each
     assert steps._left() == pytest.approx(6 * (4 * 4 + 8) / 5 / 2)
-    steps._count(5, None)
+    steps.count(5, None)
     assert steps._left() == pytest.approx((4 * 4 + 8) / 5)  # one is left, which one thread does
     assert steps.seconds == 4.0
     assert Steps("compiling", 10)._left() is None
@@ -89,11 +95,11 @@ def test_later_builds_know_what_steps_took(tmp_path: Path) -> None:
     with received(events.append):
         for _ in range(2):
             with estimated("compiling kernel", 3, cache, typical=30.0) as steps:
-                steps._count(3, 300.0)
+                steps.count(3, 300.0)
     assert [event.seconds_left for event in events] == [90.0, 300.0]
     assert json.loads((cache.folder / FILE).read_text()) == {"compiling kernel": 100.0}
     with estimated("compiling kernel", 1, cache) as steps:
-        steps._count(1, 50.0)
+        steps.count(1, 50.0)
     assert json.loads((cache.folder / FILE).read_text()) == {"compiling kernel": 75.0}
 
 
@@ -103,12 +109,82 @@ def test_a_damaged_file_of_costs_is_replaced(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with estimated("compiling", 2, cache) as steps:
         assert steps.earlier is None
-        steps._count(2, 4.0)
+        steps.count(2, 4.0)
     assert json.loads((tmp_path / FILE).read_text()) == {"compiling": 2.0}
 
 
 def test_without_a_cache_nothing_is_remembered(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", enabled=False)
     with estimated("compiling", 1, cache) as steps:
-        steps._count(1, 4.0)
+        steps.count(1, 4.0)
     assert not cache.folder.exists()
+
+
+def test_amounts_are_reported_in_their_unit() -> None:
+    events: list[Event] = []
+    part = memoryview(bytes(1 << 20))
+    with received(events.append), counted_bytes("hashing weights", 200 << 20) as used:
+        assert sum(map(len, used(part for _ in range(120)))) == 120 << 20
+        assert sum(map(len, used(part for _ in range(80)))) == 80 << 20
+    assert [(event.done, event.total) for event in events] == [(0, 200), (64, 200), (128, 200), (192, 200)]
+    assert str(events[1]) == "hashing weights 64 of 200 MiB"
+    assert events[1].seconds_left is not None
+
+
+def test_little_data_is_not_reported(tmp_path: Path) -> None:
+    events: list[Event] = []
+    (tmp_path / "weights").write_bytes(bytes(1000))
+    with received(events.append):
+        assert sha256_of_file(tmp_path / "weights") == hashlib.sha256(bytes(1000)).hexdigest()
+        with counted_bytes("hashing", 0) as used:
+            assert list(used([])) == []
+    assert not events
+
+
+def test_hashing_a_large_file_is_reported(tmp_path: Path) -> None:
+    events: list[Event] = []
+    large = tmp_path / "model.safetensors"
+    with large.open("wb") as file:
+        file.truncate(130 << 20)
+    with received(events.append):
+        sha256_of_file(large)
+    assert [event.text for event in events] == ["hashing model.safetensors"] * 3
+
+
+def test_a_note_is_no_stage() -> None:
+    events: list[Event] = []
+    with received(events.append):
+        note("some are left out")
+        report("measuring", 125.0)
+    assert [str(event) for event in events] == ["note: some are left out", "measuring, about 2 min left"]
+    assert [event.lasting for event in events] == [True, False]
+
+
+def test_short_commands_show_no_stage(capfd: pytest.CaptureFixture[str]) -> None:
+    with shown_progress(after=600) as show:
+        show(Event("reading the code"))
+        show(Event("left out", note=True))
+    assert re.fullmatch(r"\[ *\d+\.\d s\] note: left out\n", capfd.readouterr().err)
+
+
+def test_long_commands_show_the_stage_that_they_are_at(capfd: pytest.CaptureFixture[str]) -> None:
+    with shown_progress(after=0.05) as show:
+        show(Event("hashing"))
+        show(Event("reading the code"))
+        shown = ""
+        while not shown:
+            shown = capfd.readouterr().err
+        show(Event("running 1 golden pairs"))
+    lines = (shown + capfd.readouterr().err).splitlines()
+    assert [line.partition("] ")[2] for line in lines] == ["reading the code", "running 1 golden pairs"]
+
+
+def test_an_interrupted_command_goes_no_further_but_may_say_why(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruption, "_arrived", [signal.SIGINT])
+    with shown_progress() as show:
+        with pytest.raises(KeyboardInterrupt):
+            show(Event("measuring"))
+        show(Event("7 measurements are kept", note=True))
+    assert capfd.readouterr().err.endswith("note: 7 measurements are kept\n")

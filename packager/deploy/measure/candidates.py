@@ -7,7 +7,7 @@ exceeds the noise.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from packager.bundle.selection import Selection
 from packager.bundle.tuning_records import Record, Timing
 from packager.deploy.measure.statistics import CERTAINTY, center
 from packager.deploy.measure.turns import Turns
+from packager.progress import counted, note
 
 
 @dataclass(frozen=True)
@@ -43,23 +44,22 @@ def tunable(manifest: Manifest) -> list[Selection]:
     return sorted(entries, key=lambda entry: -work[entry.symbol])
 
 
-def tune_candidates(
-    turns: Turns, rounds: int, seconds: float | None, progress: Callable[[str], None]
-) -> tuple[Tuned, ...]:
+def tune_candidates(turns: Turns, rounds: int, seconds: float | None) -> tuple[Tuned, ...]:
     """Measure each function's candidates, with the others as chosen before; after ``seconds`` the rest stay."""
     start = time.monotonic()
     calls = {item.symbol: item.calls for _, item in turns.bundle.manifest.primitives()}
     chosen: dict[str, str] = {}
     tuned: list[Tuned] = []
     entries = tunable(turns.bundle.manifest)
-    for entry in entries:
-        if tuned and seconds is not None and (time.monotonic() - start) * (1 + 1 / len(tuned)) > seconds:
-            progress(f"time is over: {len(entries) - len(tuned)} functions stay as they are")
-            break
-        record = _measure(turns, entry, chosen, calls[entry.symbol], rounds)
-        chosen[entry.symbol] = record.chosen
-        tuned.append(Tuned(entry.symbol, entry.candidates[entry.chosen], calls[entry.symbol], record))
-        progress(f"{entry.symbol}: {record.chosen}")
+    with counted("measuring the candidates of function", len(entries)) as steps:
+        for entry in entries:
+            if tuned and seconds is not None and (time.monotonic() - start) * (1 + 1 / len(tuned)) > seconds:
+                note(f"time is over: {len(entries) - len(tuned)} functions stay as they are")
+                break
+            with steps.step():
+                record = _measure(turns, entry, chosen, calls[entry.symbol], rounds)
+            chosen[entry.symbol] = record.chosen
+            tuned.append(Tuned(entry.symbol, entry.candidates[entry.chosen], calls[entry.symbol], record))
     return tuple(tuned)
 
 

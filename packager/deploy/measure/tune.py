@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from packager.deploy.measure.placement.result import PlacementResult
 from packager.deploy.measure.placement.trial import measure_placement, placement_record
 from packager.deploy.measure.turns import open_turns
 from packager.errors import UsageError
+from packager.progress import Receiver, received, report
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,18 @@ def tune(
     libraries: Sequence[str | Path] | None = None,
     seconds: float | None = None,
     journal: Path | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Receiver | None = None,
 ) -> TuneResult:
     """Measure all candidates and alternatives of a bundle with random inputs and symbolic dims at their maxima.
 
     Each gets ``rounds`` turns of at least ``TURN_MS``; ``seconds`` bounds the time. Of a bundle with choices,
-    ``journal`` keeps what was measured when it is interrupted. ``progress`` is called with lines about what runs;
+    ``journal`` keeps what was measured when it is interrupted. ``progress`` gets events about what runs;
     ``libraries`` is as in ``packager.load``.
     Raises UsageError if there is nothing to choose, or for a journal of something else; BundleError, RunError.
     """
     if rounds < 3:
         raise UsageError(f"rounds must be at least 3, is {rounds}")
-    with load(path, threads=threads, device=device, libraries=libraries) as bundle:
+    with received(progress), load(path, threads=threads, device=device, libraries=libraries) as bundle:
         if not tunable(bundle.manifest) and not bundle.manifest.choices:
             raise UsageError(
                 f"{path} has one candidate per function: there is nothing to tune",
@@ -79,13 +80,12 @@ def tune(
         with open_turns(bundle, seed=seed, device=device, threads=max(threads, 1)) as turns:
             if bundle.manifest.choices:
                 effort = Effort(rounds=rounds, final_rounds=2 * rounds, seconds=seconds, seed=seed)
-                placement, tuned = measure_placement(
-                    turns, effort, threads=max(threads, 1), journal=journal, progress=progress
-                )
+                placement, tuned = measure_placement(turns, effort, threads=max(threads, 1), journal=journal)
                 return TuneResult(
                     str(path), turns.clock.name, placement.before_us, placement.us, tuned, placement=placement
                 )
-            tuned = tune_candidates(turns, rounds, seconds, progress)
+            tuned = tune_candidates(turns, rounds, seconds)
             chosen = {function.symbol: function.record.chosen for function in tuned}
+            report("comparing the fastest with those in use")
             before, after = turns.compare([{}, chosen], rounds).mean(axis=0)
         return TuneResult(str(path), turns.clock.name, float(before), float(after), tuned)

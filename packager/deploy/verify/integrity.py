@@ -12,6 +12,7 @@ from packager.bundle.reader import BundleFile, read_section
 from packager.bundle.section import LARGEST_TEXT
 from packager.deploy.verify.findings import Finding, error
 from packager.errors import PackagerError
+from packager.progress import counted_bytes
 
 _REBUILD = "rebuild the bundle; it was sealed with wrong hashes"
 
@@ -42,11 +43,11 @@ def _constant_findings(bundle: BundleFile) -> Iterator[Finding]:
     section = bundle.elf.sections.get(CONSTANTS_SECTION)
     if section is None:
         return  # reported as a wrong size
-    with open_window(bundle.path) as window:
+    with open_window(bundle.path) as window, counted_bytes("hashing constants", section.size) as used:
         part = window.part(section.offset, section.size, CONSTANTS_SECTION)
         for index, constant in enumerate(bundle.manifest.constants):
             inside = constant.offset + constant.bytes <= section.size
-            if not inside or sha256(part.chunks(constant.offset, constant.bytes, "constant")) != constant.sha256:
+            if not inside or sha256(used(part.chunks(constant.offset, constant.bytes, "constant"))) != constant.sha256:
                 what = f"constant {constant.name!r} {'has another SHA-256' if inside else 'is outside the section'}"
                 yield error("integrity.constants", what, where=f"$.constants[{index}]", hint=_REBUILD)
 
@@ -85,8 +86,9 @@ def _file_findings(bundle: BundleFile, path: Path) -> Iterator[Finding]:
                 yield finding("size", what, "it is cut short, or another file")
                 return
             header = safetensors.decode_header(window.read(0, data_offset, "weights header"), window.size)
-            data_sha256 = sha256(window.chunks(data_offset, window.size - data_offset, "data"))
-            file_sha256 = sha256(window.chunks(0, window.size, "data"))
+            with counted_bytes(f"hashing {path.name}", 2 * window.size - data_offset) as used:
+                data_sha256 = sha256(used(window.chunks(data_offset, window.size - data_offset, "data")))
+                file_sha256 = sha256(used(window.chunks(0, window.size, "data")))
     except PackagerError as failure:
         yield finding("header", f"the weights file cannot be read: {failure.message}", "it is damaged")
         return

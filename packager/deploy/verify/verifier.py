@@ -21,6 +21,7 @@ from packager.deploy.verify.loading import loading_findings
 from packager.deploy.verify.machine import Machine, machine_findings, read_machine, this_machine
 from packager.deploy.verify.policy import Policy, policy_findings, read_policy
 from packager.deploy.verify.structure import elf_findings, manifest_findings
+from packager.progress import report
 
 DEFAULT_TIMEOUT = 300.0
 """Timeout of the golden pairs, in seconds."""
@@ -122,6 +123,7 @@ def _compared(manifest: Manifest) -> str:
 
 
 def _code(bundle: BundleFile) -> tuple[Check, list[Finding]]:
+    report("reading the code")
     if not can_read_code():
         return Check("code", "skipped", "requires disassemblers: pip install iced-x86 capstone"), []
     return _outcome("code", code_findings(bundle), "CPU features of all instructions")
@@ -157,4 +159,5 @@ def _run(
         return Check("run", "skipped", "not run because of the findings above"), []
     from packager.deploy.verify.golden import golden_findings  # needs numpy
 
+    report(f"running {golden.cases} golden pairs")
     return _outcome("run", golden_findings(bundle, timeout, folders), f"{golden.cases} golden pairs")

@@ -18,6 +18,7 @@ from packager.bundle.section import write_manifest
 from packager.bundle.tuning_records import Record, Timing, make_records, read_records
 from packager.deploy.measure.tune import tune
 from packager.errors import BackendError, BundleError, UsageError
+from packager.progress import Event
 
 pytestmark = pytest.mark.slow
 
@@ -179,16 +180,17 @@ def test_equal_candidates_stay_as_they_are(bundle: Path) -> None:
 
 
 def test_a_bound_on_the_time_leaves_functions_as_they_are(bundle: Path) -> None:
-    lines: list[str] = []
-    result = tune(bundle, rounds=3, seconds=1e-6, progress=lines.append)
+    events: list[Event] = []
+    result = tune(bundle, rounds=3, seconds=1e-6, progress=events.append)
     assert len(result.functions) == 1
-    assert lines[-1] == "time is over: 1 functions stay as they are"
+    assert Event("measuring the candidates of function", 0, 2) in events
+    assert Event("time is over: 1 functions stay as they are", note=True) in events
 
 
 def test_tables(bundle: Path, cli: Cli, relu: str) -> None:
     done = cli("tune", bundle, "--rounds", 3)
     assert done.returncode == 0, done.stderr
-    assert f"{relu}: second" in done.stderr
+    assert "measuring the candidates of function 1 of 2\n" in done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[1] == ["function", "calls", "candidate", "us", "per", "call"]
     assert rows[2][:3] == [relu, "2", "second"]

@@ -17,6 +17,7 @@ from graphs import graph, save
 import packager
 from packager.deploy.measure.tune import tune
 from packager.errors import BackendError, PackagerWarning, RunError, UsageError
+from packager.progress import Event
 
 pytestmark = pytest.mark.slow
 
@@ -210,13 +211,13 @@ def test_tune_leaves_out_what_calls_a_missing_library(tmp_path: Path) -> None:
     model = save(graph(MODEL), tmp_path / "m.onnx")
     targets = [f"loaderopt -sonames={NEVER},{LATER}", "spina -us=sin:1", "llvm"]
     trial = packager.build(model, tmp_path / "trial.so", targets=targets, place="trial")
-    lines: list[str] = []
+    events: list[Event] = []
     with pytest.warns(PackagerWarning, match="slower alternatives are used"):
-        found = tune(trial, rounds=3, libraries=[], progress=lines.append).placement
+        found = tune(trial, rounds=3, libraries=[], progress=events.append).placement
     assert found is not None
     note = f"alternatives that call a missing library are left out: {NEVER} or {LATER} of version 2.1 or newer"
     assert found.warnings[0].startswith(note)
-    assert lines[0].startswith(f"note: {note}")
+    assert str(events[0]).startswith(f"note: {note}")
     names = [way.name for choice in found.choices for way in choice.alternatives]
     assert sorted(names) == ["llvm(cos)", "llvm(sin+relu)", "spina(sin) | llvm(relu)"]
     assert {choice.chosen for choice in found.choices} <= set(names)

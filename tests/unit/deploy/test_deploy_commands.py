@@ -15,16 +15,19 @@ import typer
 from sealing import HARDENED, build_bundle
 from typer.testing import CliRunner, Result
 
+from packager.bundle.isa.features import can_read_code
 from packager.bundle.manifest import Manifest
-from packager.cli import deploy, release
+from packager.cli import deploy, release, report
+from packager.deploy.verify.verifier import verify
 from packager.errors import PackagerError
+from packager.progress import Event, received
 
 ROOT = Path(__file__).parents[3]
 
 
 def call(*arguments: str | Path, fails: type[PackagerError] | None = None) -> Result:
     app = typer.Typer()
-    for command in (*release.COMMANDS, *deploy.COMMANDS):
+    for command in (*release.COMMANDS, *deploy.COMMANDS, *report.COMMANDS):
         app.command()(command)
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if fails:
@@ -137,3 +140,16 @@ def test_imports(code: str, absent: set[str]) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     ).stdout
     assert not absent & set(output.split())
+
+
+def test_verify_reports_what_it_does(good: Path) -> None:
+    events: list[Event] = []
+    with received(events.append):
+        assert verify(good).ok
+    assert [event.text for event in events] == (["reading the code"] if can_read_code() else [])
+
+
+def test_quiet_commands_say_nothing_of_what_they_do(good: Path, tmp_path: Path) -> None:
+    assert call("verify", good, "--quiet").stderr == ""
+    assert call("report", good, "-o", tmp_path / "page.html", "-q").stderr == ""
+    assert "<html" in (tmp_path / "page.html").read_text("utf-8")

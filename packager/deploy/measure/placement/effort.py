@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packager.deploy.measure.placement.timing import Ledger
+from packager.progress import report
 
 LEAST_ROUNDS = 7
 """Minimum number of rounds of a batch when time is short."""
@@ -34,12 +35,11 @@ class Effort:
 class Budget:
     """What is left of an effort. Work is in vectors times rounds."""
 
-    def __init__(self, effort: Effort, ledger: Ledger, plans: int, progress: Callable[[str], None]) -> None:
+    def __init__(self, effort: Effort, ledger: Ledger, plans: int) -> None:
         self.effort = effort
         self.rounds = effort.rounds
         self._ledger = ledger
         self._plans = plans
-        self._progress = progress
 
     @property
     def child_rounds(self) -> int:
@@ -94,4 +94,4 @@ class Budget:
     def announce(self, text: str, work: float) -> None:
         """Report what runs, and how long it takes until the end if ``work`` is left."""
         seconds, left = work * self._ledger.seconds_each, self._seconds_left
-        self._progress(f"{text}; about {max(min(seconds, seconds if left is None else left), 0):.0f} s left")
+        report(text, max(min(seconds, seconds if left is None else left), 0))

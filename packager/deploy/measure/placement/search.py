@@ -18,6 +18,7 @@ from packager.deploy.measure.placement.screen import MATTERS, Screened, screen
 from packager.deploy.measure.placement.space import Space, Vector
 from packager.deploy.measure.placement.timing import MOST_AT_ONCE, PROBE_ROUNDS, Drift, Ledger, Timer
 from packager.deploy.measure.statistics import CERTAINTY, center, significantly_less
+from packager.progress import report
 
 FIRST_BATCHES = 2
 """Turns of all plans, after which slow ones are measured no further."""
@@ -61,7 +62,6 @@ def search(
     timer: Timer,
     effort: Effort,
     *,
-    progress: Callable[[str], None] = lambda _: None,
     calls: Callable[[Vector], Mapping[int, int]] | None = None,
     most_at_once: int = MOST_AT_ONCE,
 ) -> Found:
@@ -71,7 +71,7 @@ def search(
     candidate. ``most_at_once`` vectors can be measured in one batch. Raises what ``timer`` raises.
     """
     used = calls or (lambda _: dict.fromkeys(range(len(space.places)), 1))
-    run = _Search(space, Ledger(timer, space.plans[0].vector, most_at_once), effort, progress, used)
+    run = _Search(space, Ledger(timer, space.plans[0].vector, most_at_once), effort, used)
     best = run.measure_plans()
     run.descend(run.screen(best))
     run.evolve()
@@ -85,7 +85,6 @@ class _Search:
         space: Space,
         ledger: Ledger,
         effort: Effort,
-        progress: Callable[[str], None],
         calls: Callable[[Vector], Mapping[int, int]],
     ) -> None:
         self.space = space
@@ -95,8 +94,7 @@ class _Search:
         for plan in space.plans:
             self.plans.setdefault(plan.vector, plan.name)
         self.ledger = ledger
-        self.progress = progress
-        self.budget = Budget(effort, ledger, len(self.plans), progress)
+        self.budget = Budget(effort, ledger, len(self.plans))
         self.digits = [tuple(range(len(place.alternatives))) for place in space.places]  # that are worth whole runs
         self.order = list(range(len(space.places)))
         self.places: dict[int, Measured] = {}
@@ -109,7 +107,7 @@ class _Search:
     def measure_plans(self) -> Vector:
         """Measure all plans; return the fastest."""
         vectors = list(self.plans)
-        self.progress(f"plans: {len(vectors)}, measured in turns")
+        report(f"plans: {len(vectors)}, measured in turns")
         for _ in range(FIRST_BATCHES):  # the first one reads the file's pages
             self.ledger.measure(vectors, 1)
         close = [vector for vector in vectors if not self._is_slow(vector)]

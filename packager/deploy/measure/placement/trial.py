@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,14 @@ from packager.deploy.measure.placement.sessions import Calls, SessionTimer, miss
 from packager.deploy.measure.placement.space import Place, Plan, Space, Vector
 from packager.deploy.measure.placement.timing import Timer
 from packager.deploy.measure.turns import Turns
+from packager.progress import note
 
 AS_IT_IS = "as it is"
 """Name of the plan that is the bundle's own selection, if it is none of the others."""
 
 
 def measure_placement(
-    turns: Turns, effort: Effort, *, threads: int, journal: Path | None, progress: Callable[[str], None]
+    turns: Turns, effort: Effort, *, threads: int, journal: Path | None
 ) -> tuple[PlacementResult, tuple[Tuned, ...]]:
     """Search the fastest selection of a bundle with choices, whose functions' candidates are part of it.
 
@@ -38,27 +39,26 @@ def measure_placement(
     manifest = turns.bundle.manifest
     missing = missing_libraries(turns)
     notes = tuple(f"alternatives that call a missing library are left out: {why}" for why in missing.values())
-    for note in notes:
-        progress(f"note: {note}")
+    for text in notes:
+        note(text)
     space = space_of(manifest, missing)
     timer: Timer = SessionTimer(turns, space)
     subject = Subject(manifest.content_sha256, turns.clock.name, threads, effort.seed)
     with ExitStack() as stack:
         kept = None if journal is None else stack.enter_context(Journal(journal, subject, timer))
         if kept is not None and kept.batches:
-            progress(f"{journal}: {kept.batches} measurements of an interrupted run are kept")
+            note(f"{journal}: {kept.batches} measurements of an interrupted run are kept")
         try:
             found = search(
                 space,
                 kept or timer,
                 effort,
-                progress=progress,
                 calls=lambda vector: _calls(turns, space, vector),
                 most_at_once=most_sessions(turns),
             )
         except KeyboardInterrupt:
             if kept is not None:
-                progress(f"{kept.batches} measurements are kept in {journal}: the same command goes on")
+                note(f"{kept.batches} measurements are kept in {journal}: the same command goes on")
             raise
     return _result(manifest, space, found, threads, notes), _tuned(turns, space, found)
 
