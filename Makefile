@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 10 --durations-min 0.1
 
 DIGITS := $(WORK)/digits.so
-C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp')
+C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp' -o -name '*.hpp')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test env lint format fast slow thorough lock clean

@@ -13,6 +13,7 @@ from packager.cli.progress import SHORT_SECONDS, Quiet, shown_progress
 from packager.cli.reports.tables import facts, print_tables
 from packager.errors import UsageError
 from packager.progress import received
+from packager.version import __version__
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.so or libNAME.a, made by packager build.")]
 Libraries = Annotated[
@@ -181,4 +182,30 @@ def schema(
     print_json({"manifest": manifest_schema, "policy": policy_schema, "trust": trust_schema}[what]())
 
 
-COMMANDS = (inspect, verify, sign, machine, schema)
+def sdk(
+    *,
+    include: Annotated[bool, typer.Option("--include", help="Print the folder of packager.h alone.")] = False,
+    cmake: Annotated[
+        bool, typer.Option("--cmake", help="Print the folder of the CMake package alone: -Dpackager_DIR=FOLDER.")
+    ] = False,
+    pkgconfig: Annotated[
+        bool, typer.Option("--pkgconfig", help="Print the folder of packager.pc alone: PKG_CONFIG_PATH=FOLDER.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say where the header is that host programs in C and C++ include, and the files by which build systems find it."""
+    from packager.resources import folder
+
+    if include + cmake + pkgconfig + as_json > 1:
+        raise UsageError("--include, --cmake, --pkgconfig and --json exclude each other")
+    wanted = {"include": include, "cmake": cmake, "pkgconfig": pkgconfig}
+    folders = {name: str(folder("runtime_stub") / name) for name in wanted}
+    if as_json:
+        print_json({"schema_version": 1, "version": __version__} | folders)
+    elif True in wanted.values():
+        print(*(folders[name] for name, chosen in wanted.items() if chosen))
+    else:
+        print_tables([facts(f"packager {__version__}", *folders.items())])
+
+
+COMMANDS = (inspect, verify, sign, machine, sdk, schema)

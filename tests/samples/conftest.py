@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +31,16 @@ def import_sample(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def require(program: str) -> str:
+    """Return a program that ``.ci/run`` installs; elsewhere a test that lacks it is skipped."""
+    if shutil.which(program) is None:
+        reason = f"{program} is not installed"
+        if os.environ.get("CI") and program in (ROOT / ".ci" / "run").read_text():
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return program
 
 
 def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 import packager
 
-from .conftest import ROOT, SAMPLES, Run
+from .conftest import ROOT, SAMPLES, Run, require
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +30,7 @@ COMMANDS = {
 def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled host program of one language."""
     command = COMMANDS[request.param]
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
+    require(command[0])
     program = tmp_path_factory.mktemp(request.param) / "host"
     done = subprocess.run([*map(str, command), "-o", str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -76,6 +76,18 @@ def test_static_shape(host: Path, static_bundle: Path, digits_images: np.ndarray
     assert "input image: float32 [4, 1, 8, 8]" in done.stdout
     wanted = packager.load(static_bundle).run({"image": images})["logits"]
     assert (tmp_path / "logits.f32").read_bytes() == wanted.tobytes()
+
+
+def test_narrow_outputs_have_a_byte_for_each_element(host: Path, tmp_path: Path, run_cli: Run) -> None:
+    x, y = (helper.make_tensor_value_info(*info) for info in (("x", 1, [1000]), ("y", onnx.TensorProto.INT4, [1000])))
+    node = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.INT4)
+    graph = helper.make_graph([node], "narrow", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "n.onnx")
+    run_cli(["build", tmp_path / "n.onnx", "-o", tmp_path / "n.so", "-t", "llvm"])
+    (np.arange(1000) % 8).astype(np.float32).tofile(tmp_path / "x.f32")
+    done = execute(host, tmp_path / "n.so", tmp_path / "x.f32", tmp_path / "y")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "y").read_bytes() == bytes(range(8)) * 125
 
 
 def test_error_of_the_bundle_is_shown(

@@ -54,7 +54,7 @@ def test_wheel_holds_all_that_a_build_reads(wheel: Path) -> None:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     for folder, patterns in {
         "templates": ["*.j2", "*.html", "*.css", "*.js"],
-        "runtime_stub": ["*.c", "*.h"],
+        "runtime_stub": ["*.c", "*.h", "*.cmake", "*.pc"],
         "packager": ["*.py", "*.toml", "*.json"],
     }.items():
         files = [path for pattern in patterns for path in (ROOT / folder).rglob(pattern)]
@@ -67,7 +67,8 @@ def test_wheel_holds_all_that_a_build_reads(wheel: Path) -> None:
 def test_wheel_holds_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    ours = r"packager/(.*\.(py|toml|json|j2|c|h)|py\.typed|templates/cutlass/common/host/iostream|templates/report/.*)$"
+    kinds = r"py|toml|json|j2|c|h|cmake|pc"
+    ours = rf"packager/(.*\.({kinds})|py\.typed|templates/cutlass/common/host/iostream|templates/report/.*)$"
     strange = [n for n in names if not re.match(rf"{ours}|packager-[^/]*\.dist-info/", n)]
     assert not strange
     assert wheel.stat().st_size < 2_000_000

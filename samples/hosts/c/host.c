@@ -135,7 +135,7 @@ static int run(host_t *host) {
                bundle->session_output_shape(host->session, &input, 1, i, output->shape))) {
       return 0;
     }
-    output->data = malloc(count_elements(output) * (output->dtype.bits / 8u) + 1); /* + 1: a dim may be zero */
+    output->data = malloc(count_elements(output) * ((output->dtype.bits + 7u) / 8u) + 1); /* + 1: a dim may be zero */
     if (output->data == NULL) return fail("outputs", "out of memory");
   }
   outputs = malloc((size_t)bundle->num_outputs * sizeof *outputs);
@@ -151,7 +151,7 @@ static int write_outputs(const host_t *host, const char *path) {
   int written = file != NULL;
   int32_t i;
   for (i = 0; written && i < host->bundle->num_outputs; i++) {
-    size_t bytes = count_elements(&host->outputs[i]) * (host->outputs[i].dtype.bits / 8u);
+    size_t bytes = count_elements(&host->outputs[i]) * ((host->outputs[i].dtype.bits + 7u) / 8u);
     written = fwrite(host->outputs[i].data, 1, bytes, file) == bytes;
   }
   if (file != NULL && fclose(file) != 0) written = 0;

@@ -142,7 +142,7 @@ impl Tensor {
 }
 
 fn count_bytes(dtype: abi::DataType, shape: &[i64]) -> usize {
-    shape.iter().product::<i64>() as usize * usize::from(dtype.bits) / 8
+    shape.iter().product::<i64>() as usize * ((usize::from(dtype.bits) + 7) / 8)
 }
 
 /// A loaded bundle.

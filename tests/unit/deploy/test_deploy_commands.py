@@ -19,8 +19,9 @@ from packager.bundle.isa.features import can_read_code
 from packager.bundle.manifest import Manifest
 from packager.cli import deploy, release, report
 from packager.deploy.verify.verifier import verify
-from packager.errors import PackagerError
+from packager.errors import PackagerError, UsageError
 from packager.progress import Event, received
+from packager.version import __version__
 
 ROOT = Path(__file__).parents[3]
 
@@ -153,3 +154,24 @@ def test_quiet_commands_say_nothing_of_what_they_do(good: Path, tmp_path: Path) 
     assert call("verify", good, "--quiet").stderr == ""
     assert call("report", good, "-o", tmp_path / "page.html", "-q").stderr == ""
     assert "<html" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_sdk_says_where_the_header_is() -> None:
+    found = json.loads(call("sdk", "--json").stdout)
+    assert found == {"schema_version": 1, "version": __version__} | {
+        name: str(ROOT / "runtime_stub" / name) for name in ("include", "cmake", "pkgconfig")
+    }
+    for option in ("include", "cmake", "pkgconfig"):
+        assert call("sdk", f"--{option}").stdout == f"{found[option]}\n"
+    assert [file.name for file in Path(found["pkgconfig"]).iterdir()] == ["packager.pc"]
+    table = call("sdk").stdout
+    assert all(name in table for name in ("include", "cmake", "pkgconfig", __version__))
+    call("sdk", "--cmake", "--json", fails=UsageError)
+
+
+def test_build_systems_read_the_version_of_packager() -> None:
+    stub = ROOT / "runtime_stub"
+    assert f"Version: {__version__}\n" in (stub / "pkgconfig" / "packager.pc").read_text()
+    text = (stub / "cmake" / "packager-config-version.cmake").read_text()
+    assert f'set(PACKAGE_VERSION "{__version__}")' in text
+    assert f'STREQUAL "{__version__.rpartition(".")[0]}"' in text
