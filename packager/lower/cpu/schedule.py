@@ -31,6 +31,7 @@ from packager.lower.blocks import (
 )
 from packager.lower.cpu.pack_weights import VECTOR_AXIS, VECTORS
 from packager.lower.cpu.row_reduction import reduce_rows
+from packager.lower.cpu.spatial import schedule_spatial
 
 # Elements of a vector loop: two 256-bit registers of floats.
 VECTOR = 16
@@ -51,7 +52,9 @@ def schedule(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         if is_reduction(sch, block) and not attempt(sch, reduce_rows, block, ERRORS):
             attempt(sch, _tile_reduction, block, ERRORS)
     for block in blocks(sch):
-        if not _is_scheduled(sch, block) and not attempt(sch, _vectorize, block, ERRORS):
+        if _is_scheduled(sch, block) or (is_spatial(sch, block) and attempt(sch, schedule_spatial, block, ERRORS)):
+            continue
+        if not attempt(sch, _vectorize, block, ERRORS):
             attempt(sch, partial(_vectorize, fused=False), block, ERRORS)
     return sch.mod["main"]
 

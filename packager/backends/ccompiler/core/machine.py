@@ -47,6 +47,18 @@ VECTOR_MAXIMA = {
 
 VECTOR_MINIMA = {machine: text.replace("max", "min") for machine, text in VECTOR_MAXIMA.items()}
 
+# C that loads and stores the first n lanes of a vector of floats. Other machines go through memory; so do stores of
+# AVX2, whose instruction for it takes longer on some CPUs.
+SOME_LOADS = {
+    "avx2": (
+        "__builtin_ia32_blendvps256((pk_vf32){0} + other, __builtin_ia32_maskloadps256((const pk_vf32 *)p,"
+        " (int32_t)n > (pk_nf32){0, 1, 2, 3, 4, 5, 6, 7}),"
+        " (pk_vf32)((int32_t)n > (pk_nf32){0, 1, 2, 3, 4, 5, 6, 7}))"
+    ),
+    "avx512": "__builtin_ia32_loadups512_mask(p, (pk_vf32){0} + other, (uint16_t)((1u << n) - 1))",
+}
+SOME_STORES = {"avx512": "__builtin_ia32_storeups512_mask(p, v, (uint16_t)((1u << n) - 1))"}
+
 # C that widens bytes to a vector of words; {} is s for signed, z for unsigned bytes.
 BYTE_LOADS = {
     "avx2": "__builtin_ia32_pmov{}xbd256((pk_chars)(pk_longs){{*(const pk_long *)p, 0}})",

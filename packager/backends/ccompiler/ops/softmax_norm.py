@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from packager.backends.ccompiler.core.expressions import as_result, element, literal
@@ -19,9 +20,11 @@ from packager.backends.ccompiler.core.shapes import c_text, product
 from packager.backends.ccompiler.core.stages import Stage, is_full
 from packager.graph.normalize import attributes_of_call
 
+# Vectors of a row that softmax keeps in registers.
+KEPT = 8
 VALUES = {
     "nn.softmax": "y[j] * scale",
-    "nn.log_softmax": "x[j] - shift",
+    "nn.log_softmax": "x[j] - most - shift",
     "layer_norm": "(x[j] - mean) * scale",
     "nn.layer_norm": "(x[j] - mean) * scale",
     NORMALIZE: "(x[j] - mean) * scale",
@@ -36,6 +39,7 @@ def add_rows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """
     template = "softmax" if "softmax" in anchor.name else "layer_norm"
     draft = group.function(template)
+    lanes = group.machine.vector_bytes // 4
     early, late = _stored(stage)
     data = anchor.uses[0]
     is_read = not stage.before and data.tensor.dtype == "float32" and is_full(data, anchor.result.shape)
@@ -47,6 +51,10 @@ def add_rows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "after": draft.program(stage, as_result(f"({value})", anchor.result.dtype), stored=late),
         "y": "" if is_read and anchor.name != "nn.softmax" else _scratch(stage, late, group, draft),
         "count": c_text(stage.inner),
+        "kept": isinstance(stage.inner, int) and 1 < stage.inner <= KEPT * lanes,
+        "length": stage.inner,
+        "lanes": lanes,
+        "target": draft.tensor(late[0], True) if _is_alone(stage, late) else "",
         "is_log": anchor.name == "nn.log_softmax",
         "centered": anchor.name != NORMALIZE or attributes_of_call(anchor.attributes).centered,
         "epsilon": literal(_epsilon(anchor), "float32") if template == "layer_norm" else "",
@@ -70,6 +78,11 @@ def add_neighbors(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "after_count": last,
     }
     draft.finish("ops/channel_mean", stage.rows, values)
+
+
+def _is_alone(stage: Stage, late: Sequence[Tensor]) -> bool:
+    """Whether the anchor's result is all that is made from its rows, and is written as it is, as float."""
+    return not stage.after and stage.placed is None and [tensor.dtype for tensor in late] == ["float32"]
 
 
 def _stored(stage: Stage) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,7 +1,9 @@
-"""Normalizations of the ccompiler backend against numpy in float64: layouts, groups, odd sizes, large means."""
+"""Normalizations and softmax of the ccompiler backend against numpy in float64: layouts, groups, odd sizes."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,14 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
-from ccompiler_runner import Runner, partition, variable
+from ccompiler_runner import STRICT, Runner, partition, variable
 from tvm import tirx
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import Machine
+from packager.backends.ccompiler.module import render_module
 from packager.graph.normalize import Normalization, normalize
+from packager.ir.primitives import Partition
 
 pytestmark = pytest.mark.slow
 
@@ -135,3 +139,86 @@ def test_other_vector_lengths(machine: Machine, tmp_path: Path) -> None:
     run = Runner(part, tmp_path, f"ccompiler -march={march}", machine=machine)
     data = RNG.standard_normal(shape).astype("f4")
     close(run(data), expected(data, attributes))
+
+
+NAMES = ("softmax", "log_softmax")
+# Softmax of rows in registers: several to a vector, less than one, and some whose last vector begins among others.
+COLUMNS = (2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 65, 127, 129)
+ROWS = 11
+
+HOST = """
+#include <stdio.h>
+int main(void)
+{{
+    static float x[{count}], y[{count}];
+    if (fread(x, sizeof *x, {count}, stdin) != {count})
+        return 1;
+    {symbol}(x, y, 0, 4);
+    {symbol}(x, y, 4, {rows});
+    return fwrite(y, sizeof *y, {count}, stdout) != {count};
+}}
+"""
+
+
+def rows_of(name: str, columns: int) -> Partition:
+    return partition([variable("x", (ROWS, columns))], lambda e, x: e(getattr(op.nn, name)(x, -1)))
+
+
+def unusual(columns: int) -> np.ndarray:
+    """Return rows, of which one has a NaN, one is all -infinity, and one has -infinity in it."""
+    data = (np.random.default_rng(columns).standard_normal((ROWS, columns)) * 20).astype("f4")
+    data[3, 1], data[4], data[6, 0] = np.nan, -np.inf, -np.inf
+    return data
+
+
+def check_rows(name: str, data: np.ndarray, got: np.ndarray) -> None:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shifted = data.astype("f8") - data.max(-1, keepdims=True)
+        shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    assert np.isnan(got[[3, 4]]).all()
+    rest = [row for row in range(ROWS) if row not in (3, 4)]
+    if name == "softmax":
+        np.testing.assert_allclose(got[rest], np.exp(shifted[rest]), rtol=3e-6, atol=1e-30)
+    else:
+        np.testing.assert_allclose(got[rest], shifted[rest], rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_softmax_of_rows_of_any_length(name: str, columns: int, tmp_path: Path) -> None:
+    data = unusual(columns)
+    check_rows(name, data, Runner(rows_of(name, columns), tmp_path)(data))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("machine", [Machine(16, 16, "sse2"), Machine(64, 32, "avx512")], ids=lambda m: m.name)
+def test_softmax_of_rows_of_any_length_on_other_machines(
+    machine: Machine, name: str, columns: int, tmp_path: Path
+) -> None:
+    flags = ("-O2",)
+    if machine.name == "avx512":
+        if " avx512vl " not in Path("/proc/cpuinfo").read_text():
+            pytest.skip("no AVX-512")
+        flags = ("-O2", "-march=x86-64-v4")
+    data = unusual(columns)
+    check_rows(name, data, Runner(rows_of(name, columns), tmp_path, flags=flags, machine=machine)(data))
+
+
+@pytest.mark.parametrize(("name", "columns"), [("softmax", 2), ("softmax", 3), ("log_softmax", 7), ("softmax", 31)])
+def test_arm64(name: str, columns: int, tmp_path: Path) -> None:
+    """Compiled for arm64, run by qemu."""
+    compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+    if compiler is None or emulator is None:
+        pytest.skip("no compiler for arm64, or no qemu")
+    source, groups, _ = render_module([rows_of(name, columns)], (), Machine(16, 32, "aarch64"))
+    (function,) = groups["part"].functions
+    data, path = unusual(columns), tmp_path / "arm64.c"
+    path.write_text(source + HOST.format(symbol=function.symbol, count=data.size, rows=ROWS))
+    command = [compiler, "-std=gnu11", *STRICT, "-O2", "-static", path, "-o", path.with_suffix(""), "-lm"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    made = subprocess.run([emulator, path.with_suffix("")], input=data.tobytes(), capture_output=True, check=True)
+    check_rows(name, data, np.frombuffer(made.stdout, "f4").reshape(data.shape))
