@@ -1,14 +1,17 @@
-"""The host programs in C, C++ and Rust: warning free, and byte for byte what ``packager.load`` gives."""
+"""The host programs in all languages: warning free, and byte for byte what ``packager.load`` gives."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import packager
 
@@ -17,25 +20,47 @@ from .conftest import ROOT, SAMPLES, Run, require
 pytestmark = pytest.mark.slow
 
 HOSTS = SAMPLES / "hosts"
-INCLUDE = ROOT / "runtime_stub" / "include"
+STUB = ROOT / "runtime_stub"
 WARNINGS = ["-O2", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+NODE_API = Path("/usr/include/node")
 COMMANDS = {
-    "c": ["gcc", "-std=c99", *WARNINGS, "-I", INCLUDE, HOSTS / "c" / "host.c", "-ldl"],
-    "cpp": ["g++", "-std=c++17", *WARNINGS, "-I", INCLUDE, HOSTS / "cpp" / "host.cpp", "-ldl"],
-    "rust": ["rustc", "-O", "-D", "warnings", HOSTS / "rust" / "host.rs"],
-}
+    "c": ["gcc", "-std=c99", *WARNINGS, "-I", STUB / "include", HOSTS / "c" / "host.c", "-ldl", "-o"],
+    "cpp": ["g++", "-std=c++17", *WARNINGS, "-I", STUB / "include", HOSTS / "cpp" / "host.cpp", "-ldl", "-o"],
+    "rust": ["rustc", "-O", "-D", "warnings", HOSTS / "rust" / "host.rs", "-o"],
+    "go": ["go", "build", "-o"],
+    "node": ["g++", "-std=c++17", *WARNINGS, "-shared", "-fPIC", "-I", NODE_API, "-I", STUB / "include",
+             HOSTS / "node" / "addon.cpp", "-ldl", "-o"],
+}  # fmt: skip
+"""How each host is compiled; the program's path is appended."""
+
+Host = Sequence[object]
+"""The command that runs a host."""
 
 
 @pytest.fixture(scope="module", params=list(COMMANDS))
-def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Host:
     """The compiled host program of one language."""
-    command = COMMANDS[request.param]
-    require(command[0])
-    program = tmp_path_factory.mktemp(request.param) / "host"
-    done = subprocess.run([*map(str, command), "-o", str(program)], capture_output=True, text=True, check=False)
+    folder = tmp_path_factory.mktemp(request.param)
+    command, program = COMMANDS[request.param], folder / "host"
+    require(str(command[0]))
+    if request.param == "node":
+        require("node")
+        if not (NODE_API / "node_api.h").is_file():
+            pytest.skip("the headers of Node.js are not installed")
+        shutil.copy(HOSTS / "node" / "host.js", folder)
+        program = folder / "bundle.node"
+    environment = {"PKG_CONFIG_PATH": str(STUB / "pkgconfig"), "GOCACHE": str(folder / "cache")}
+    done = subprocess.run(
+        [*map(str, command), str(program)],
+        cwd=HOSTS / "go" if request.param == "go" else folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    return program
+    return ["node", folder / "host.js"] if request.param == "node" else [program]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +71,13 @@ def static_bundle(tmp_path_factory: pytest.TempPathFactory, run_cli: Run) -> Pat
     return bundle
 
 
-def execute(host: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(host), *map(str, arguments)], capture_output=True, text=True, check=False)
+def execute(host: Host, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*map(str, host), *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_same_bytes_as_python(
-    host: Path, digits_bundle: Path, digits_images: np.ndarray, tmp_path: Path, batch: int
+    host: Host, digits_bundle: Path, digits_images: np.ndarray, tmp_path: Path, batch: int
 ) -> None:
     images = digits_images[:batch]
     images.tofile(tmp_path / "images.f32")
@@ -68,7 +93,7 @@ def test_same_bytes_as_python(
     assert (tmp_path / "logits.f32").read_bytes() == wanted.tobytes()
 
 
-def test_static_shape(host: Path, static_bundle: Path, digits_images: np.ndarray, tmp_path: Path) -> None:
+def test_static_shape(host: Host, static_bundle: Path, digits_images: np.ndarray, tmp_path: Path) -> None:
     images = digits_images[:4]
     images.tofile(tmp_path / "images.f32")
     done = execute(host, static_bundle, tmp_path / "images.f32", tmp_path / "logits.f32")
@@ -78,20 +103,46 @@ def test_static_shape(host: Path, static_bundle: Path, digits_images: np.ndarray
     assert (tmp_path / "logits.f32").read_bytes() == wanted.tobytes()
 
 
-def test_narrow_outputs_have_a_byte_for_each_element(host: Path, tmp_path: Path, run_cli: Run) -> None:
-    x, y = (helper.make_tensor_value_info(*info) for info in (("x", 1, [1000]), ("y", onnx.TensorProto.INT4, [1000])))
-    node = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.INT4)
-    graph = helper.make_graph([node], "narrow", [x], [y])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "n.onnx")
-    run_cli(["build", tmp_path / "n.onnx", "-o", tmp_path / "n.so", "-t", "llvm"])
+@pytest.fixture(scope="module")
+def narrow_bundle(tmp_path_factory: pytest.TempPathFactory, run_cli: Run) -> Path:
+    """1000 numbers, cast to integers of four bits."""
+    return build_node(tmp_path_factory.mktemp("narrow"), run_cli, "Cast", 1000, TensorProto.INT4, to=TensorProto.INT4)
+
+
+@pytest.fixture(scope="module")
+def counted_bundle(tmp_path_factory: pytest.TempPathFactory, run_cli: Run) -> Path:
+    """Where 1000 numbers are not zero."""
+    return build_node(tmp_path_factory.mktemp("counted"), run_cli, "NonZero", 1000, TensorProto.INT64)
+
+
+def build_node(folder: Path, run_cli: Run, operator: str, size: int, dtype: int, **attributes: object) -> Path:
+    """Build a model of one node, whose input is ``size`` numbers."""
+    shape = [1, None] if operator == "NonZero" else [size]
+    x, y = helper.make_tensor_value_info("x", 1, [size]), helper.make_tensor_value_info("y", dtype, shape)
+    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"], **attributes)], "node", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, folder / "node.onnx")
+    run_cli(["build", folder / "node.onnx", "-o", folder / "node.so", "-t", "llvm"])
+    return folder / "node.so"
+
+
+def test_narrow_outputs_have_a_byte_for_each_element(host: Host, narrow_bundle: Path, tmp_path: Path) -> None:
     (np.arange(1000) % 8).astype(np.float32).tofile(tmp_path / "x.f32")
-    done = execute(host, tmp_path / "n.so", tmp_path / "x.f32", tmp_path / "y")
+    done = execute(host, narrow_bundle, tmp_path / "x.f32", tmp_path / "y")
     assert done.returncode == 0, done.stderr
+    assert "output y: int4 [1000]" in done.stdout
     assert (tmp_path / "y").read_bytes() == bytes(range(8)) * 125
 
 
+def test_outputs_have_the_extents_that_the_run_found(host: Host, counted_bundle: Path, tmp_path: Path) -> None:
+    (np.arange(1000) % 3 == 0).astype(np.float32).tofile(tmp_path / "x.f32")
+    done = execute(host, counted_bundle, tmp_path / "x.f32", tmp_path / "y")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "y").read_bytes() == np.arange(0, 1000, 3, dtype=np.int64).tobytes()
+
+
 def test_error_of_the_bundle_is_shown(
-    host: Path, digits_bundle: Path, digits_images: np.ndarray, tmp_path: Path
+    host: Host, digits_bundle: Path, digits_images: np.ndarray, tmp_path: Path
 ) -> None:
     digits_images[:65].tofile(tmp_path / "images.f32")
     done = execute(host, digits_bundle, tmp_path / "images.f32", tmp_path / "logits.f32")
@@ -101,7 +152,7 @@ def test_error_of_the_bundle_is_shown(
     assert not (tmp_path / "logits.f32").exists()
 
 
-def test_bad_files_are_refused(host: Path, digits_bundle: Path, digits_images: np.ndarray, tmp_path: Path) -> None:
+def test_bad_files_are_refused(host: Host, digits_bundle: Path, digits_images: np.ndarray, tmp_path: Path) -> None:
     images, cut, output = tmp_path / "images.f32", tmp_path / "cut.f32", tmp_path / "logits.f32"
     digits_images[:2].tofile(images)
     cut.write_bytes(images.read_bytes()[:-1])

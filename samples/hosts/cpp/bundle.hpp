@@ -103,6 +103,8 @@ class Session {
     const auto results = point_to<DLTensor>(output_views);
     check("session_run", bundle_->session_run(session_, arguments.data(), num_inputs, results.data(),
                                               static_cast<std::int32_t>(results.size()), nullptr));
+    // An extent that only the run knows may be smaller than its room.
+    for (Tensor &output : outputs) output.bytes.resize(output.size());
     return outputs;
   }
 
