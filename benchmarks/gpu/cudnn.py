@@ -37,11 +37,13 @@ TARGETS = {
 
 def save(name: str, batch: int, folder: Path) -> Path:
     """Write a model of the zoo for a batch, and what float64 computes from random inputs. Returns its path."""
+    from benchmarks.gpu.torch_models import repeat_weights
     from benchmarks.zoo.entry import noise
     from benchmarks.zoo.models import ZOO, export, instance
     from benchmarks.zoo.models import run as run_exactly
 
     module, single = instance(ZOO[name])
+    repeat_weights(module)
     inputs = {key: noise(batch, *tensor.shape[1:]) for key, tensor in single.items()}
     path = folder / f"{name}.onnx"
     export(module, inputs, path)

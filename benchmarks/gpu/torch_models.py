@@ -19,6 +19,7 @@ Run = Callable[[], object]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
 PERIOD = 65521
+BLOCK = 48
 
 
 class Encoder(nn.Module):
@@ -114,6 +115,21 @@ def randomize(module: nn.Module) -> nn.Module:
                 scale = 0.5 if "embed" in name.lower() or "wte" in name or "wpe" in name else fan_in**-0.5
                 parameter.copy_(values * scale)
     return module.eval()
+
+
+def repeat_weights(module: nn.Module) -> None:
+    """Give matrices and windows blocks of numbers that repeat in each dim, of the same deviation.
+
+    Bundles can then be compressed and carried, however a backend packs its weights.
+    """
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.ndim > 1:
+                generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+                values = torch.randn([min(extent, BLOCK) for extent in parameter.shape], generator=generator)
+                for dim, extent in enumerate(parameter.shape):
+                    values = values.index_select(dim, torch.arange(extent) % BLOCK)
+                parameter.copy_(values * parameter.std())
 
 
 def plain(name: str) -> str:

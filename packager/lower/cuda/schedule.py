@@ -6,6 +6,7 @@ names. If none applies, dlight's fallback computes one element per thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
 from packager.lower.cuda.elementwise import schedule_elementwise
 from packager.lower.cuda.matmul import schedule_matmul
+from packager.lower.cuda.merge_axes import merge_axes
 from packager.lower.cuda.row_reduction import schedule_row_reduction
 from packager.lower.cuda.scatter_scan import schedule_scatter_scan
 from packager.lower.cuda.short_row_reduction import schedule_short_row_reduction
@@ -35,7 +37,8 @@ _NOT_FOR_THIS = (ScheduleError, InternalError)
 def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a scheduled copy of an S-TIR PrimFunc, every loop nest bound to threads.
 
-    Its parameters stay the same, but that an extent may become a variable.
+    Its parameters stay the same, but that an extent may become a variable, and that an elementwise function may see
+    them in other shapes of as many elements.
     """
     primfunc = name_extents(widen(primfunc))
     with target:
@@ -50,6 +53,8 @@ def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.Pr
 
 
 def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    with contextlib.suppress(*_NOT_FOR_THIS):
+        primfunc = merge_axes(primfunc)
     sch = schedule_of(primfunc)
     if not all(is_spatial(sch, block) for block in blocks(sch)):
         raise ScheduleError("the function reduces")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -180,6 +180,30 @@ def rms_norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale
 
 
+def relax_grouped_channels(x: Any, shift: Any) -> Any:
+    return R.reshape(R.permute_dims(R.add(x, shift), [0, 3, 1, 2]), (2, 4, 96))
+
+
+def grouped_channels(x: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    return (x + shift).transpose(0, 3, 1, 2).reshape(2, 4, 96)
+
+
+def relax_channels_last(x: Any, scale: Any) -> Any:
+    return R.permute_dims(R.nn.relu(R.multiply(R.reshape(x, (2, 16, 4, 6)), scale)), [0, 2, 3, 1])
+
+
+def channels_last(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return np.maximum(x.reshape(2, 16, 4, 6) * scale, 0).transpose(0, 2, 3, 1)
+
+
+def relax_shuffled(x: Any) -> Any:
+    return R.reshape(R.permute_dims(R.reshape(x, (1, 3, 4, 35)), [0, 2, 1, 3]), (1, 12, 5, 7))
+
+
+def shuffled(x: np.ndarray) -> np.ndarray:
+    return x.reshape(1, 3, 4, 35).transpose(0, 2, 1, 3).reshape(1, 12, 5, 7)
+
+
 def relax_raised_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
     return R.add(R.multiply(normalize(x, Normalization((len(x.ty.shape) - 1,), 1e-5)), scale), shift)
 
@@ -258,6 +282,9 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ),
     ("transpose", R.permute_dims, np.transpose, [((100, 66), H)], [0]),
     ("transpose_odd", R.permute_dims, np.transpose, [((33, 1001), F)], [0]),
+    ("grouped_channels", relax_grouped_channels, grouped_channels, [((2, 4, 6, 16), H), ((16,), H)], [0]),
+    ("channels_last", relax_channels_last, channels_last, [((2, 4, 96), F), ((16, 1, 1), F)], [0]),
+    ("channels_of_sequence", relax_shuffled, shuffled, [((1, 12, 35), H)], [0]),
     ("transpose_dyn", R.permute_dims, np.transpose, [(("n", 40), H)], [1, 33]),
     (
         "concat",
@@ -295,6 +322,12 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
 ]
 
 
+def in_shapes_of(primfunc: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return arrays in the shapes that a schedule sees its parameters in; a symbolic shape is that of the array."""
+    shapes = [[int(e) if isinstance(e, tirx.IntImm) else None for e in p.shape] for p in primfunc.params]
+    return [a if None in shape else a.reshape(shape) for a, shape in zip(arrays, shapes, strict=True)]  # type: ignore[arg-type]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "expected", "inputs", "sizes"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_a_schedule_computes_what_numpy_does(
@@ -312,9 +345,9 @@ def test_a_schedule_computes_what_numpy_does(
         ]
         want = np.asarray(expected(*(array.astype(np.float64) for array in arrays)))
         out = np.full(want.shape, np.nan, arrays[0].dtype)
-        tensors = [tvm.runtime.tensor(array) for array in (*arrays, out)]
+        tensors = [tvm.runtime.tensor(a) for a in in_shapes_of(scheduled, (*arrays, out))]
         library["main"](*tensors)
-        error = np.linalg.norm(tensors[-1].numpy() - want) / max(np.linalg.norm(want), 1e-30)
+        error = np.linalg.norm(tensors[-1].numpy().reshape(want.shape) - want) / max(np.linalg.norm(want), 1e-30)
         assert error < (1e-3 if out.dtype == np.float16 else 1e-5)
 
 
@@ -323,6 +356,18 @@ def test_parameters_stay_as_they_are() -> None:
     scheduled = schedule_cuda(primfunc, TARGET)
     assert [str(p.dtype) for p in scheduled.params] == [str(p.dtype) for p in primfunc.params]
     assert all(a.same_as(b) for a, b in zip(scheduled.params, primfunc.params, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (relax_grouped_channels, [((2, 4, 6, 16), H), ((16,), H)]),
+        (relax_channels_last, [((2, 4, 96), F), ((16, 1, 1), F)]),
+    ],
+)
+def test_a_transpose_behind_a_reshape_has_tiles(make: Callable[..., Any], inputs: list[tuple[Shape, str]]) -> None:
+    (primfunc,) = functions(make, *inputs)
+    assert "__shared__" in lower(schedule_cuda(primfunc, TARGET))[0]
 
 
 def test_depthwise_convolutions_read_vectors_of_channels() -> None:

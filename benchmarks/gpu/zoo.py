@@ -1,0 +1,255 @@
+"""The zoo on a GPU in half precision, beside the best that torch does: numbers, times, and where they go.
+
+    python -m benchmarks.gpu.zoo build -o build/gpu_zoo [--jobs 8] [--home FOLDER]     packager[build,cutlass], no GPU
+    python -m benchmarks.gpu.zoo run build/gpu_zoo -o gpu_zoo.json [--compile]         where the GPU and torch are
+
+Cases are a model and a batch, ``convnext_tiny-16``. Both engines run with CUDA graphs, in turns, with tensors on the
+device; torch has its fused attention, no mask where all is true, and for images also channels last.
+Errors are relative to the greatest output, from float64. ``--only`` takes patterns of CASE/TARGETS: ``vit*/mixed``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import packager
+from benchmarks.gpu.cublas_torch import device_outputs, in_turns
+from benchmarks.gpu.entries import GPU_ENTRIES
+from benchmarks.gpu.torch_models import captured, repeat_weights
+from benchmarks.harness.gpu import header, matches, two_commands
+from benchmarks.zoo.entry import Entry
+from benchmarks.zoo.models import SEED, ZOO, export, instance
+
+ENTRIES: dict[str, Entry] = ZOO | {entry.name: entry for entry in GPU_ENTRIES}
+BATCHES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("resnext50", "regnety_400mf", "mobilenet_v2", "efficientnet_b0", "convnext_tiny"), (1, 16)),
+    **dict.fromkeys(("densenet", "vit_b16", "swin_tiny", "mixer_s16", "segformer_b0", "yolo_n"), (1, 16)),
+    **dict.fromkeys(
+        ("unet", "vae_decoder", "diffusion_unet", "esrgan", "dcgan", "stylegan2", "r3d", "hifigan"), (1, 8)
+    ),
+    **dict.fromkeys(("whisper_encoder", "wav2vec2", "conformer", "conv_tasnet"), (1, 8)),
+    **dict.fromkeys(("bert_base", "modernbert", "t5_encoder", "gpt2_small", "llama_prompt", "qwen3_prompt"), (1, 8)),
+    **dict.fromkeys(("dlrm", "deepfm", "ft_transformer", "lstm_batch", "pointnet", "patchtst"), (1, 8)),
+    **dict.fromkeys((entry.name for entry in GPU_ENTRIES if entry.name.startswith("llama_layer")), (1,)),
+    "diffusion_down": (1,),
+}
+TARGETS = {
+    "cuda": [],
+    "cutlass": ["cutlass"],
+    "cublas": ["cublas"],
+    "cudnn": ["cudnn"],
+    "libraries": ["cublas", "cudnn"],
+    "mixed": ["cutlass", "cublas", "cudnn"],
+    "trial": ["cutlass", "cublas", "cudnn -operators=conv1d,conv2d,conv3d,conv_transpose,depthwise"],
+}
+FUNCTIONS = 6
+
+
+def cases(only: str) -> Iterator[tuple[str, int, str]]:
+    """Yield model, batch and Targets that the patterns take."""
+    for model, batches in BATCHES.items():
+        for batch in batches:
+            for targets in TARGETS:
+                if matches(f"{model}-{batch}/{targets}", only or "*/cutlass"):
+                    yield model, batch, targets
+
+
+def module_of(model: str, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """Return a model and inputs of so many times its own batch, always the same."""
+    module, single = instance(ENTRIES[model])
+    repeat_weights(module)
+    torch.manual_seed(SEED)
+    several = [single, *(ENTRIES[model].inputs() for _ in range(batch - 1))]
+    return module.eval(), {name: torch.cat([one[name] for one in several]) for name in single}
+
+
+def build_one(model: str, batch: int, targets: str, folder: Path, arch: str, home: str) -> None:
+    """Build a bundle, and write how long it took."""
+    module, inputs = module_of(model, batch)
+    path = folder / f"{model}-{batch}-{targets}.onnx"
+    export(module, inputs, path)
+    start = time.perf_counter()
+    wanted = [f"cuda -arch={arch}" + (f" -home={home}" if home else ""), *TARGETS[targets]]
+    place = "trial" if targets == "trial" else "greedy"
+    packager.build(path, path.with_suffix(".so"), targets=wanted, precision="fp16", golden=0, place=place)
+    path.with_suffix(".time").write_text(f"{time.perf_counter() - start:.1f}")
+    path.unlink()
+
+
+def build(folder: Path, arch: str, home: str, only: str, jobs: int) -> None:
+    """Build all, several at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def one(case: tuple[str, int, str]) -> None:
+        model, batch, targets = case
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu.zoo",
+            "one",
+            model,
+            str(batch),
+            targets,
+            str(folder),
+            arch,
+            home,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        took = folder / f"{model}-{batch}-{targets}.time"
+        said = took.read_text() + " s" if done.returncode == 0 else f"FAILED {done.stderr[-600:]}"
+        print("built", *case, said, flush=True)
+
+    with ThreadPoolExecutor(jobs) as threads:
+        list(threads.map(one, cases(only)))
+
+
+def given_to(module: nn.Module, inputs: dict[str, torch.Tensor], dtype: torch.dtype) -> tuple[nn.Module, list[Any]]:
+    """Return a model and its inputs on the device, floats in a precision."""
+    moved = copy.deepcopy(module).cuda().to(dtype)
+    return moved, [(t.to(dtype) if t.is_floating_point() else t).cuda() for t in inputs.values()]
+
+
+def attention_of_torch(module: nn.Module) -> None:
+    """Let torch use its fused attention where transformers' modules would write it out."""
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if config is not None and hasattr(config, "_attn_implementation"):
+            config._attn_implementation = "sdpa"
+
+
+def torch_runs(module: nn.Module, inputs: dict[str, torch.Tensor], *, compiled: bool) -> dict[str, Callable[[], Any]]:
+    """Return the ways to run a model in torch that work, all under CUDA graphs."""
+    half, given = given_to(module, inputs, torch.float16)
+    attention_of_torch(half)
+    ways: dict[str, Callable[[], Any]] = {"torch": lambda: half(*given)}
+    if any(tensor.ndim == 4 for tensor in given):
+        last = copy.deepcopy(half).to(memory_format=torch.channels_last)
+        images = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in given]
+        ways["torch, channels last"] = lambda: last(*images)
+    if compiled:
+        fast = torch.compile(half, dynamic=False)
+        ways["torch.compile"] = lambda: fast(*given)
+    found = {}
+    for name, way in ways.items():
+        try:
+            found[name] = captured(way)
+        except Exception as failure:  # what torch cannot capture or compile is no rival
+            print(f"  {name}: {type(failure).__name__}: {str(failure)[:200]}", flush=True)
+            torch.cuda.synchronize()
+    return found
+
+
+def floors(bundle: Any, inputs: dict[str, Any]) -> list[tuple[str, float]]:
+    """Return the functions that take longest of a run without graphs, and their us."""
+    with bundle.session(graph="off") as session:
+        arrays = {name: tensor.cpu().numpy() for name, tensor in inputs.items()}
+        session.run(arrays)
+        steps = min((session.profile(arrays) for _ in range(3)), key=lambda each: sum(s.duration_ns for s in each))
+    times: dict[str, float] = {}
+    for step in steps:
+        times[step.symbol] = times.get(step.symbol, 0.0) + step.duration_ns / 1e3
+    return [(name, round(us, 1)) for name, us in sorted(times.items(), key=lambda item: -item[1])[:FUNCTIONS]]
+
+
+def tuned(trial: Path) -> Path:
+    """Return the bundle that ``packager tune`` makes of one with all alternatives."""
+    bound, records = trial.with_name(f"{trial.stem}-bound.so"), trial.with_suffix(".records.json")
+    command = [sys.executable, "-m", "packager", "tune", str(trial), "-o", str(records), "--bind", str(bound)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return bound
+
+
+def measure(model: str, batch: int, paths: dict[str, Path], *, compiled: bool, profiled: bool) -> dict[str, Any]:
+    """Return errors and times of a model's bundles and of torch."""
+    module, inputs = module_of(model, batch)
+    found: dict[str, Any] = {"errors": {}}
+    if "trial" in paths:
+        start = time.perf_counter()
+        paths = {**paths, "tuned": tuned(paths["trial"])}
+        found["tune_s"] = round(time.perf_counter() - start, 1)
+        del paths["trial"]
+    with torch.no_grad(), ExitStack() as stack:
+        exactly, doubles = given_to(module, inputs, torch.float64)
+        exact = exactly(*doubles)
+        del exactly
+        stream = torch.cuda.current_stream()
+        runs: dict[str, Callable[[], Any]] = {}
+        for name, path in paths.items():
+            bundle = stack.enter_context(packager.load(path))
+            given = {tensor.name: inputs[tensor.name].cuda() for tensor in bundle.inputs}
+            outputs = device_outputs(bundle)
+            session = stack.enter_context(bundle.session(graph="on"))
+            runs[name] = session.bind(given, outputs, stream)
+            runs[name]()
+            torch.cuda.synchronize()
+            found["errors"][name] = error(outputs["output"], exact)
+            if profiled:
+                found.setdefault("functions", {})[name] = floors(bundle, given)
+        half, halves = given_to(module, inputs, torch.float16)
+        found["errors"]["torch"] = error(half(*halves), exact)
+        found["us"] = in_turns(runs | torch_runs(module, inputs, compiled=compiled))
+    rivals = [times["median"] for name, times in found["us"].items() if name.startswith("torch")]
+    found["ahead"] = {name: round(min(rivals) / found["us"][name]["median"], 3) for name in runs}
+    return found
+
+
+def error(got: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the greatest difference, of the greatest output."""
+    return float(((got.double() - exact).abs().max() / exact.abs().max()).item())
+
+
+def run(folder: Path, output: Path, only: str, *, compiled: bool, profiled: bool) -> None:
+    """Measure everything and write it."""
+    report = header("gpu_zoo") | {"torch": torch.__version__, "cases": {}}
+    wanted: dict[tuple[str, int], dict[str, Path]] = {}
+    for model, batch, targets in cases(only or "*"):
+        path = folder / f"{model}-{batch}-{targets}.so"
+        if path.exists():
+            wanted.setdefault((model, batch), {})[targets] = path
+    for (model, batch), paths in wanted.items():
+        try:
+            found = measure(model, batch, paths, compiled=compiled, profiled=profiled)
+        except Exception as failure:  # one that fails must not hide the others
+            found = {"failed": f"{type(failure).__name__}: {str(failure)[-600:]}"}
+        report["cases"][f"{model}-{batch}"] = found
+        print(f"{model}-{batch}", json.dumps(found), flush=True)
+        output.write_text(json.dumps(report, indent=1) + "\n")
+        torch.cuda.empty_cache()
+
+
+def main() -> int:
+    """Build or run."""
+    if sys.argv[1:2] == ["one"]:
+        model, batch, targets, folder, arch, home = sys.argv[2:]
+        build_one(model, int(batch), targets, Path(folder), arch, home)
+        return 0
+    parser, builder, runner = two_commands(__doc__, "gpu_zoo", "vit*/mixed")
+    builder.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="builds at a time")
+    builder.add_argument("--home", default="", help="folder of a CUDA toolkit; default: the wheels of packager[cuda]")
+    runner.add_argument("--compile", action="store_true", help="torch.compile, too")
+    runner.add_argument("--profile", action="store_true", help="times of functions, too")
+    given = parser.parse_args()
+    if given.command == "build":
+        build(given.output, given.arch, given.home, given.only, given.jobs)
+    else:
+        run(given.folder, given.output, given.only, compiled=given.compile, profiled=given.profile)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
