@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ COMMANDS = {
     "cpp": ["g++", "-std=c++17", *WARNINGS, "-I", STUB / "include", HOSTS / "cpp" / "host.cpp", "-ldl", "-o"],
     "rust": ["rustc", "-O", "-D", "warnings", HOSTS / "rust" / "host.rs", "-o"],
     "go": ["go", "build", "-o"],
+    "java": ["javac", *sorted((HOSTS / "java").iterdir()), "-d"],
     "node": ["g++", "-std=c++17", *WARNINGS, "-shared", "-fPIC", "-I", NODE_API, "-I", STUB / "include",
              HOSTS / "node" / "addon.cpp", "-ldl", "-o"],
 }  # fmt: skip
@@ -35,6 +37,7 @@ COMMANDS = {
 
 Host = Sequence[object]
 """The command that runs a host."""
+JAVA_VERSION = 22
 
 
 @pytest.fixture(scope="module", params=list(COMMANDS))
@@ -43,6 +46,8 @@ def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp(request.param)
     command, program = COMMANDS[request.param], folder / "host"
     require(str(command[0]))
+    if request.param == "java" and (version := java_version()) < JAVA_VERSION:
+        pytest.skip(f"javac is of Java {version}; the foreign function API is in {JAVA_VERSION} and later")
     if request.param == "node":
         require("node")
         if not (NODE_API / "node_api.h").is_file():
@@ -60,7 +65,34 @@ def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    return ["node", folder / "host.js"] if request.param == "node" else [program]
+    runs = {
+        "node": ["node", folder / "host.js"],
+        "java": ["java", "--enable-native-access=ALL-UNNAMED", "-cp", program, "Host"],
+    }
+    return runs.get(request.param, [program])
+
+
+def java_version() -> int:
+    text = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=False).stdout
+    return int(re.search(r"\d+", text)[0])
+
+
+def test_offsets_in_java_are_those_of_the_header(tmp_path: Path) -> None:
+    """Also where no Java is installed that compiles the host."""
+    text = (HOSTS / "java" / "Abi.java").read_text()
+    constants = re.findall(r"static final (?:int|long) (\w+) = (\S+); // (.+)", text)
+    assert len(constants) > 30
+    lines = ["#include <stddef.h>", "#include <stdio.h>", '#include "packager.h"', "int main(void) {"]
+    for _, _, what in constants:
+        value = f"offsetof({what.replace('.', ', ', 1)})" if "." in what else what.replace("sizeof ", "sizeof(") + ")"
+        value = what if re.fullmatch(r"\w+", what) else value
+        lines.append(f'printf("%ld\\n", (long)({value}));')
+    (tmp_path / "offsets.c").write_text("\n".join([*lines, "return 0; }"]))
+    subprocess.run(["gcc", "-I", STUB / "include", "offsets.c", "-o", "offsets"], cwd=tmp_path, check=True)
+    found = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout.split()
+    assert [f"{name} = {value}" for name, value, _ in constants] == [
+        f"{name} = {value}" for (name, _, _), value in zip(constants, found, strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
