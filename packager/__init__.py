@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 # Name -> module. Imported on first use: `import packager` must be quick, and must work without TVM.
 _EXPORTS = {
     "build": "packager.pipeline.build",
+    "export": "packager.pipeline.export",
     "inspect": "packager.bundle.reader",
     "load": "packager.deploy.load.loader",
     "sign": "packager.deploy.trust.sign",
@@ -28,6 +29,7 @@ __all__ = [
     "Session",
     "__version__",
     "build",
+    "export",
     "inspect",
     "load",
     "sign",
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from packager.deploy.verify.verifier import verify
     from packager.errors import PackagerError, PackagerWarning
     from packager.pipeline.build import build
+    from packager.pipeline.export import export
     from packager.version import __version__
 
 

@@ -93,6 +93,21 @@ def _finish(request: Request, model: ImportedModel) -> ImportedModel:
     return split_batch(converted, options.micro_batch)
 
 
+def import_graph(request: Request) -> ImportedModel:
+    """Read one model file as ``import_model`` does, but leave its batch as it is. Raises UsageError for buckets."""
+    from packager.graph.conditions import with_conditions
+    from packager.transforms.half_precision import convert_precision
+
+    if buckets := buckets_of(request.dims):
+        raise UsageError(
+            f"--dim {next(iter(buckets))}: a list of sizes would be several graphs",
+            hint="give a size, or bounds as MIN:MAX",
+        )
+    model = _load(request, request.model, _bounds(request.dims, {}), request.name)
+    _check_names(model)
+    return convert_precision(with_conditions(model), request.precision)
+
+
 def _check_names(model: ImportedModel) -> None:
     """Raise ModelError for a name that C and the manifest cannot hold."""
     signature = model.signature

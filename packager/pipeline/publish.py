@@ -61,13 +61,7 @@ class Outputs:
             other = taken.setdefault(path.absolute(), kind)
             if other != kind:
                 raise UsageError(f"{path} is to be the {other} and the {kind}", hint="give them different names")
-            if not path.parent.is_dir():
-                raise OutputError(f"{path}: the folder {path.parent} does not exist", hint="make it first")
-            if path.is_dir():
-                raise OutputError(f"{path}: is a folder", hint="name a file")
-            if not os.access(path.parent, os.W_OK):
-                raise OutputError(f"{path}: the folder {path.parent} cannot be written to")
-            _keep_foreign(path, kind)
+            check_output(path, kind)
 
     def publish(self, folder: Path, request: Request) -> None:
         """Move the results of a build to their paths; copy them from a kept work folder. Raises OutputError."""
@@ -106,11 +100,23 @@ def results(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name in BUNDLE_NAMES or path.suffix == WEIGHTS_SUFFIX]
 
 
+def check_output(path: Path, kind: str) -> None:
+    """Raise UsageError or OutputError if ``path`` cannot be written, or is a file that packager did not write."""
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: the folder {path.parent} does not exist", hint="make it first")
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder", hint="name a file")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"{path}: the folder {path.parent} cannot be written to")
+    _keep_foreign(path, kind)
+
+
 def _keep_foreign(path: Path, kind: str) -> None:
     """Raise UsageError if ``path`` is a file that packager did not write."""
     if path.exists() and not _is_ours(path, kind):
+        article = "an" if kind[0] in "AEIO" else "a"
         raise UsageError(
-            f"{path} exists and is not a {kind} that packager wrote; it stays as it is",
+            f"{path} exists and is not {article} {kind} that packager wrote; it stays as it is",
             hint="remove it, or give another output",
         )
 
@@ -124,6 +130,10 @@ def _is_ours(path: Path, kind: str) -> bool:
         start = file.read(65536)
         if kind == "weights file":  # its header may be long
             return not start or f'"{DATA_SHA256}"'.encode() in start + file.read(MAX_HEADER_BYTES)
+    if kind == "ONNX model":
+        from packager.emit.file import is_packagers
+
+        return is_packagers(start)
     if kind == "header":
         from packager.codegen.templates import MARK
 
