@@ -1,4 +1,4 @@
-"""matmul: the matrix is packed at build time if it is constant, else in each run."""
+"""matmul: the matrix is packed at build time if it is constant, else in each run, unless there are few rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from packager.backends.ccompiler.core.operations import Operation, Use
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks, rows_of
+from packager.backends.ccompiler.gemm.few_rows import add_few_rows, are_few
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer
 
 
@@ -19,6 +20,10 @@ def add_dense(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     batched = not equal(product(matrix.shape[:-2]), 1)
     batch = product(data.shape[:-2]) if batched else 1
     rows = data.shape[-2] if batched else product(data.shape[:-1])
+    argument = matrix.tensor.argument
+    if (argument is None or argument not in group.graph.constants) and are_few(stage, anchor, rows):
+        add_few_rows(stage, anchor, group, batch, int(rows))
+        return
     is_packed, index = _packed(matrix, kind, batch, depth, columns, group)
 
     draft = group.function("dense")

@@ -15,6 +15,7 @@ pytest.importorskip("tvm")
 from ccompiler_runner import Runner, partition, variable
 from test_ccompiler_families import close, random
 from tvm import relax, tirx
+from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Machine
 from packager.backends.ccompiler.gemm.tiles import BAND, heights_of, registers_of, tiles_of
@@ -66,7 +67,7 @@ def test_weights_are_fetched_where_they_may_be_far_away(depths: Sequence[Any], f
     extents = [tirx.Var(depth, "int64") if isinstance(depth, str) else depth for depth in depths]
     partitions = [
         partition(
-            [variable("x", (4, k)), variable("w", (k, 64))], lambda e, x, w: e(relax.op.matmul(x, w)), name=f"p{i}"
+            [variable("x", (8, k)), variable("w", (k, 64))], lambda e, x, w: e(relax.op.matmul(x, w)), name=f"p{i}"
         )
         for i, k in enumerate(extents)
     ]
@@ -121,3 +122,24 @@ def test_epilogues_in_registers(finish: str, machine: str, tmp_path: Path) -> No
         got = run(data, weights, bias)
         assert np.isnan(got[0]).all()
         close(got[1:], wanted[1:], depth * (16 if finish == "read twice" else 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [None, Machine(16, 16, "sse2"), Machine(64, 32, "avx512")], ids=str)
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 7, 50), (1, 300, 200), (2, 129, 64), (3, 5, 1), (4, 40, 71)])
+def test_few_rows_pack_nothing(machine: Machine | None, rows: int, depth: int, columns: int, tmp_path: Path) -> None:
+    if machine is not None and machine.name == "avx512" and " avx512vl " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("no AVX-512")
+
+    def body(e: Any, x: Any, w: Any, b: Any) -> Any:
+        return e(op.nn.relu(e(op.add(e(op.matmul(x, w)), b))))
+
+    shapes = (3, 2, rows, depth), (3, 2, depth, columns), (columns,)
+    part = partition([variable(name, shape) for name, shape in zip("xwb", shapes, strict=True)], body)
+    flags = () if machine is None else ("-O2", *(["-march=x86-64-v4"] if machine.name == "avx512" else []))
+    run = Runner(part, tmp_path, flags=flags, machine=machine)
+    assert len(run.group.functions) == 1
+    assert not run.group.workspaces
+    x, w, b = (np.random.default_rng(i).standard_normal(s).astype("f4") for i, s in enumerate(shapes))
+    wanted = np.maximum(x.astype("f8") @ w + b, 0)
+    np.testing.assert_allclose(run(x, w, b), wanted, rtol=0, atol=2e-6 * np.sqrt(depth) * 3)
