@@ -31,6 +31,7 @@ from packager.lower.legalize.accumulate import (
     legalize_softmax,
     reduce_in_float32,
 )
+from packager.lower.legalize.arg_rows import legalize_arg_rows
 from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
 from packager.lower.legalize.cumulative import legalize_as_reductions, legalize_in_rows
 from packager.lower.legalize.float8_cast import legalize_astype
@@ -71,6 +72,8 @@ LEGALIZERS = {
     RESIZE: legalize_resize,
 }
 CPU_LEGALIZERS = {
+    "relax.argmax": legalize_arg_rows,
+    "relax.argmin": legalize_arg_rows,
     "relax.cumsum": legalize_in_rows,
     "relax.cumprod": legalize_in_rows,
     "relax.image.grid_sample": legalize_grid_sample,

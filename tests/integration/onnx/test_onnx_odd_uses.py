@@ -173,6 +173,35 @@ def test_infinities_have_a_place_and_a_logarithm(tmp_path: Path) -> None:
     assert made["sum"].ravel().tolist() == [-np.inf, np.inf]
 
 
+def test_the_best_of_rows_of_any_length(tmp_path: Path) -> None:
+    """Of equal elements it is the first; NaN is the best of all."""
+    lengths = [1, 3, 4, 5, 8, 11, 16, 17, 33, 56, 80]
+    inputs = ", ".join(f"float[n,2,{k}] x{k}, int32[{k + 1},{k}] i{k}" for k in lengths)
+    outputs = ", ".join(f"int64[n,2,1] a{k}, int64[n,2] b{k}, int64[{k + 1}] c{k}" for k in lengths)
+    body = "\n".join(
+        f"a{k} = ArgMax <axis=-1> (x{k})\nb{k} = ArgMin <axis=2, keepdims=0> (x{k})\n"
+        f"c{k} = ArgMax <axis=1, keepdims=0> (i{k})"
+        for k in lengths
+    )
+    model = save(graph(f"g ({inputs}) => ({outputs}) {{ {body} }}"), tmp_path / "model.onnx")
+    path = packager.build(model, tmp_path / "model.so", dims={"n": (1, 40)}, targets=targets_here())
+    generator = np.random.default_rng(0)
+    values = {}
+    for k in lengths:
+        values[f"x{k}"] = generator.integers(-20, 20, (40, 2, k)).astype(np.float32)
+        values[f"i{k}"] = generator.integers(-9, 9, (k + 1, k)).astype(np.int32)
+        if k > 3:
+            values[f"x{k}"][7, 1, 1:3] = np.nan
+            values[f"x{k}"][8, 0] = -np.inf
+    with packager.load(path) as bundle:
+        made = bundle.run(values)
+    for k in lengths:
+        x = values[f"x{k}"]
+        np.testing.assert_array_equal(made[f"a{k}"], x.argmax(-1)[..., None], err_msg=f"{k}")
+        np.testing.assert_array_equal(made[f"b{k}"], x.argmin(-1), err_msg=f"{k}")
+        np.testing.assert_array_equal(made[f"c{k}"], values[f"i{k}"].argmax(-1), err_msg=f"{k}")
+
+
 def test_bounds_of_old_clips_are_finite(tmp_path: Path) -> None:
     model = graph("g (float[3] x) => (float[3] y) { y = Clip <min=-1.0> (x) }", opset=10)
     path = packager.build(save(model, tmp_path / "model.onnx"), tmp_path / "model.so", targets=targets_here())

@@ -126,7 +126,9 @@ def test_epilogues_in_registers(finish: str, machine: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [None, Machine(16, 16, "sse2"), Machine(64, 32, "avx512")], ids=str)
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 7, 50), (1, 300, 200), (2, 129, 64), (3, 5, 1), (4, 40, 71)])
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"), [(1, 7, 50), (1, 300, 200), (2, 129, 64), (3, 5, 1), (4, 40, 71)]
+)
 def test_few_rows_pack_nothing(machine: Machine | None, rows: int, depth: int, columns: int, tmp_path: Path) -> None:
     if machine is not None and machine.name == "avx512" and " avx512vl " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("no AVX-512")
