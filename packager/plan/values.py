@@ -107,6 +107,8 @@ class Values:
             if not isinstance(parameter, tuple):
                 names[parameter] = symbolic.to_extent(argument, self.names)
                 continue
+            if not any(isinstance(extent, tirx.Var) for extent in parameter):
+                continue  # a schedule may see a static shape as another one of as many elements
             for declared, actual in zip(parameter, argument.shape, strict=True):
                 if isinstance(declared, tirx.Var):
                     names.setdefault(declared, symbolic.to_extent(actual, self.names))

@@ -216,6 +216,20 @@ def test_a_mean_of_one_element_is_that_element(tmp_path: Path) -> None:
     assert "mean" not in primitive.ops
 
 
+def test_a_transpose_behind_a_reshape(tmp_path: Path) -> None:
+    """Its kernel sees tensors in other shapes than the graph."""
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[2,8,16,64] x) => (float[2,32,256] y)
+        <int64[3] shape = {2, 32, 256}> { t = Transpose <perm = [0, 3, 1, 2]> (x) r = Reshape(t, shape) y = Relu(r) }
+    """
+    bundle = packager.build(
+        save(text, {}, tmp_path / "m.onnx"), tmp_path / "m.so", targets=["cuda -arch=sm_80"], cache=False
+    )
+    (primitive,) = [primitive for _, primitive in packager.inspect(bundle).manifest.primitives()]
+    assert "transpose" in primitive.symbol
+
+
 def test_an_architecture_must_be_given() -> None:
     with pytest.raises(UsageError, match="no attribute 'arch'") as failure:
         parse_targets("cuda")
