@@ -7,6 +7,7 @@ TVM's pass fails for the whole module if it cannot analyze the indices of one ke
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -16,7 +17,8 @@ from tvm.relax.analysis import has_reshape_pattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from packager.graph.dataflow import extents_of
+from packager.graph.dataflow import bindings_of, extents_of
+from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import with_main
 
 
@@ -36,22 +38,28 @@ def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
 
 def rewrite_reshapes(module: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite the calls in the dataflow blocks of ``main``."""
+    """Rewrite the calls of ``main``. TVM leaves those whose results are outputs, which planning writes in place."""
     try:
-        return relax.transform.RewriteDataflowReshape()(module)
+        module, failed = relax.transform.RewriteDataflowReshape()(module), False
     except tvm.error.InternalError:
-        return with_main(module, _Reshapes(module).visit_expr(module["main"]))
+        failed = True
+    rest = [b.value for b in bindings_of(module["main"]) if failed or not isinstance(b.var, relax.DataflowVar)]
+    return with_main(module, _Reshapes(module, rest).visit_expr(module["main"]))
 
 
 @mutator
 class _Reshapes(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule) -> None:
+    def __init__(self, module: tvm.IRModule, calls: Sequence[relax.Expr]) -> None:
         super().__init__(module)
-        self.module = module
+        self.module, self.calls = module, IdentitySet(calls)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        if getattr(call.op, "name", "") != "relax.call_tir" or not isinstance(call.ty, relax.TensorType):
+        is_wanted, call = call in self.calls, self.visit_expr_post_order(call)
+        if (
+            not is_wanted
+            or getattr(call.op, "name", "") != "relax.call_tir"
+            or not isinstance(call.ty, relax.TensorType)
+        ):
             return call
         operands = list(call.args[1].fields)
         if len(operands) > 1 and any(isinstance(operand.ty, relax.TensorType) for operand in operands[1:]):

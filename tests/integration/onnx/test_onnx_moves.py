@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import packager
 from tests.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
 
 RNG = np.random.default_rng(5)
@@ -82,3 +83,23 @@ def test_remainders_and_shifts_at_their_limits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(made["rest"], np.mod(x, -3))
     np.testing.assert_array_equal(made["power"], i**i)
     assert made["left"].tolist() == [2, 24, 0, 0]
+
+
+@pytest.mark.slow
+def test_outputs_that_are_reshaped_are_written_by_what_computes_them(tmp_path: Path) -> None:
+    """Also if an output is what another one reshapes, if two reshape the same, and if it is an input."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["whole"]),
+        helper.make_node("Reshape", ["whole", "rows"], ["first"]),
+        helper.make_node("Reshape", ["whole", "row"], ["second"]),
+        helper.make_node("Exp", ["x"], ["hidden"]),
+        helper.make_node("Reshape", ["hidden", "rows"], ["third"]),
+        helper.make_node("Reshape", ["x", "row"], ["given"]),
+    ]
+    constants = {"rows": np.array([-1, 4], np.int64), "row": np.array([-1], np.int64)}
+    outputs = dict.fromkeys(("whole", "first", "second", "third", "given"), FLOAT)
+    model = model_of(nodes, {"x": (np.float32, ("n", 6, 8))}, outputs, constants)
+    x = RNG.standard_normal((3, 6, 8)).astype(np.float32)
+    check_with_onnxruntime(model, {"x": x}, tmp_path, dims={"n": (1, 4)})
+    manifest = packager.inspect(next(tmp_path.glob("*.so"))).manifest
+    assert not [primitive.symbol for _, primitive in manifest.primitives() if "reshape" in primitive.symbol]
