@@ -14,7 +14,7 @@ DIGITS := $(WORK)/digits.so
 C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp' -o -name '*.hpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test env lint format fast slow thorough lock clean
+.PHONY: help demo test env lint format fast slow thorough lock dist clean
 
 # $(call timed,NAME,COMMAND): run a command and say how long it took.
 timed = @echo "== $(1)"; start=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - start)) s"
@@ -25,6 +25,7 @@ help:
 	@echo "make fast     the tests that take seconds      make slow    the others"
 	@echo "make thorough more of the same as some slow tests: before a release"
 	@echo "make lint     ruff, mypy, lint-imports, clang-format   make format  ruff and clang-format, in place"
+	@echo "make dist     the wheel and the sdist, checked as the index would"
 	@echo "make lock     pin all dependencies anew        make clean   remove what these commands made"
 
 demo: $(VENV)/build.stamp
@@ -97,6 +98,13 @@ lock:
 	{ echo "# What make demo installs: part of requirements-test.lock. Made by make lock."; \
 	  $(HASH) --generate-hashes $(WORK)/lock/build.txt; } > requirements-build.lock
 	rm -rf $(WORK)/lock
+
+dist:
+	rm -rf dist $(WORK)/dist && $(PYTHON) -m venv $(WORK)/dist
+	$(WORK)/dist/bin/python -m pip install -q --disable-pip-version-check 'build>=1.3,<2' 'twine>=6.1,<8'
+	$(WORK)/dist/bin/python -m build -o dist .
+	$(WORK)/dist/bin/python -m twine check --strict dist/*
+	rm -rf $(WORK)/dist
 
 clean:  # the environment too
 	rm -rf $(WORK) dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

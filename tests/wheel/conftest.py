@@ -33,12 +33,23 @@ def execute() -> Execute:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory, execute: Execute) -> Path:
-    """Build the wheel from a copy of the checkout, so that nothing else than what is in it can get in."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, so that nothing else than what is in it can get into what is built."""
+    source = tmp_path_factory.mktemp("source") / "source"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
     shutil.copytree(ROOT, source, ignore=ignored)
+    return source
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory, source: Path, execute: Execute) -> Path:
+    """The wheel, built from the checkout."""
+    return build_wheel(source, tmp_path_factory.mktemp("wheel"), execute)
+
+
+def build_wheel(source: Path, folder: Path, execute: Execute) -> Path:
+    """Build the wheel of a folder or of an sdist, and return its path."""
+    folder.mkdir(exist_ok=True)
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     execute([*pip, "--wheel-dir", folder, source], folder)
     (found,) = folder.glob("*.whl")
