@@ -71,6 +71,7 @@ class GraphWriter:
         self.source = ""  # of the nodes that are added: the source graph's node
         self._taken = set(taken)
         self._node_names: set[str] = set()
+        self._outputs: set[str] = set()
         self._extent_values = extent_values
         self._extents: IdentityMap[str] = IdentityMap()
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -161,13 +162,19 @@ class GraphWriter:
     def output(self, value: str, name: str) -> None:
         """Make ``name`` an output that is this value."""
         self.nodes.append(helper.make_node("Identity", [value], [name], name=_unique(name, self._node_names)))
+        self._outputs.add(name)
+
+    def producer(self, value: str) -> onnx.NodeProto | None:
+        """Return the node that computes a value, None for an input or a constant."""
+        return next((node for node in reversed(self.nodes) if value in node.output), None)
 
     def known(self, value: str) -> Array | None:
         """Return the array of a constant, None for a value that is computed or an input."""
         return self.initializers.get(value)
 
     def finished_nodes(self) -> list[onnx.NodeProto]:
-        """Return the nodes in the form of the final opset, outputs without Identity where they have a node."""
+        """Return the nodes that are read, in the form of the final opset, with the outputs under their names."""
+        self._drop_unread()
         self._rename_outputs()
         if self.opset < 18:
             return self.nodes
@@ -177,6 +184,15 @@ class GraphWriter:
                 node.input.append(self.integers(axes[0].ints))
                 node.attribute.remove(axes[0])
         return self.nodes
+
+    def _drop_unread(self) -> None:
+        """Drop nodes whose results nothing reads."""
+        read, kept = set(self._outputs), []
+        for node in reversed(self.nodes):
+            if read.intersection(node.output):
+                kept.append(node)
+                read.update(node.input)
+        self.nodes = kept[::-1]
 
     def _rename_outputs(self) -> None:
         """Name a node's output as the graph's instead of copying it, if it is not an output under two names."""

