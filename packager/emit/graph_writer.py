@@ -69,8 +69,7 @@ class GraphWriter:
         self.initializers: dict[str, Array] = {}
         self.opset = BASE_OPSET
         self.source = ""  # of the nodes that are added: the source graph's node
-        self._taken = set(taken)
-        self._node_names: set[str] = set()
+        self._names, self._node_names = _Names(taken), _Names()
         self._outputs: set[str] = set()
         self._extent_values = extent_values
         self._extents: IdentityMap[str] = IdentityMap()
@@ -78,7 +77,7 @@ class GraphWriter:
 
     def unique(self, wanted: str) -> str:
         """Return ``wanted``, with a number if another value has this name."""
-        return _unique(wanted, self._taken)
+        return self._names.unique(wanted)
 
     def node(self, operator: str, inputs: Sequence[str], *, since: int = 0, outputs: int = 1, **attributes: Any) -> Any:
         """Add a node and return the name of its output, or the names if it has several.
@@ -88,7 +87,7 @@ class GraphWriter:
         self.opset = max(self.opset, since)
         names = [self.unique(operator.lower()) for _ in range(outputs)]
         given = {name: value for name, value in attributes.items() if value is not None}
-        title = _unique(self.source or operator.lower(), self._node_names)
+        title = self._node_names.unique(self.source or operator.lower())
         self.nodes.append(helper.make_node(operator, list(inputs), names, name=title, **given))
         return names[0] if outputs == 1 else names
 
@@ -161,7 +160,7 @@ class GraphWriter:
 
     def output(self, value: str, name: str) -> None:
         """Make ``name`` an output that is this value."""
-        self.nodes.append(helper.make_node("Identity", [value], [name], name=_unique(name, self._node_names)))
+        self.nodes.append(helper.make_node("Identity", [value], [name], name=self._node_names.unique(name)))
         self._outputs.add(name)
 
     def producer(self, value: str) -> onnx.NodeProto | None:
@@ -212,13 +211,21 @@ class GraphWriter:
         self.nodes = kept
 
 
-def _unique(wanted: str, taken: set[str]) -> str:
-    name, number = wanted, 0
-    while name in taken:
-        number += 1
-        name = f"{wanted}_{number}"
-    taken.add(name)
-    return name
+class _Names:
+    """Hands out names that differ; a number makes them so."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._last: dict[str, int] = {}
+
+    def unique(self, wanted: str) -> str:
+        name, number = wanted, self._last.get(wanted, 0)
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        self._last[wanted] = number
+        return name
 
 
 def _static(extent: Any) -> int | None:

@@ -26,6 +26,7 @@ def _take(writer: FunctionWriter, call: Any) -> str:
     places, dtype = writer.value(indices), dtype_of(indices)
     if dtype not in ("int32", "int64"):
         places, dtype = writer.cast(places, "int64"), "int64"
+    # Other modes differ from Gather only beyond the range -limit to limit - 1, which ONNX forbids.
     if str(call.attrs.mode) == "clip":
         if limit is None:
             raise CannotWriteError("indices into a flattened tensor are clipped")
