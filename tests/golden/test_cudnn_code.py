@@ -14,9 +14,10 @@ import onnx.parser
 import pytest
 
 pytest.importorskip("tvm")
-from packager.backends.cudnn.module import HEADER_FOLDERS, draft_partition, render_module
+from packager.backends.cudnn.module import draft_partition, render_module
 from packager.backends.cudnn.options import CudnnOptions
 from packager.backends.cudnn.planner import Choice
+from packager.backends.problem_module import include_flags
 from tests.stages import placed_file
 
 EXPECTED = Path(__file__).parent / "expected" / "cudnn.c.expected"
@@ -48,6 +49,5 @@ def test_the_module_is_as_expected(tmp_path: Path, rewrite: bool) -> None:
         EXPECTED.write_text(text)
     assert text == EXPECTED.read_text()
     (tmp_path / "cudnn.c").write_text(text)
-    include = [f"-I{path}" for path in HEADER_FOLDERS]
-    strict = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", *include, "-c", "cudnn.c"]
+    strict = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", *include_flags("cudnn"), "-c", "cudnn.c"]
     subprocess.run(strict, cwd=tmp_path, check=True)

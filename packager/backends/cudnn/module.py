@@ -23,26 +23,17 @@ from packager.backends.cudnn.problem import (
     zeros_name,
 )
 from packager.backends.problem_calls import ProblemCall, ProblemMemory
+from packager.backends.problem_module import compile_module, group_of, ranked
 from packager.bundle.dtypes import storage_dtype
 from packager.bundle.hashing import digest, digest_of_folder
-from packager.bundle.tuning_records import Records, read_records
+from packager.bundle.tuning_records import read_records
 from packager.codegen.templates import MARK, render
-from packager.codegen.toolchain import run
 from packager.errors import BackendError, ToolchainError
 from packager.graph.identity import IdentityMap
-from packager.ir.primitives import (
-    BackendOutput,
-    Candidates,
-    FunctionGroup,
-    Partition,
-    PrimitiveFunction,
-    StaticLibrary,
-)
+from packager.ir.primitives import BackendOutput, Partition, StaticLibrary
 from packager.resources import folder
 
 TEMPLATES = folder("templates") / "cudnn"
-HEADER_FOLDERS = (TEMPLATES, folder("runtime_stub") / "include")
-C_FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-Wall")
 
 
 @dataclass(frozen=True)
@@ -53,18 +44,6 @@ class Draft:
     memory: ProblemMemory
     problem: CudnnProblem
     batch: int
-
-    def group(self, candidates: Candidates) -> FunctionGroup:
-        """Return the finished group."""
-        function = PrimitiveFunction(
-            self.call.symbol, tuple(self.call.parameters), tuple(self.call.scalars), candidates=candidates
-        )
-        return FunctionGroup(
-            (function,),
-            workspaces=tuple(self.memory.workspaces),
-            packings=tuple(self.memory.packings),
-            libraries=(CUBLASLT.symbol, SYMBOL),
-        )
 
     def view(self, choices: Sequence[tuple[int, Choice]]) -> dict[str, Any]:
         """Return the values of the template; ``choices`` are (architecture, plan)."""
@@ -106,12 +85,16 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     views = [draft.view(planned.of(index)) for index, (name, draft) in enumerate(drafts.items()) if name in kept]
     library = StaticLibrary(
         "cudnn",
-        (_compile_module(views, planned.version, context),),
+        (compile_module("cudnn", render_module(views, planned.version), context),),
         tuple(draft.call.symbol for draft in kept.values()),
         loaded_libraries=loaded_libraries(options, planned.version),
     )
     records, revision = read_records(options.tuning), revision_of(options, planned.version)
-    groups = {name: draft.group(choose(draft, options, records, revision)) for name, draft in kept.items()}
+    groups = {}
+    for name, draft in kept.items():
+        key = describe(draft.problem, draft.batch)
+        candidates = ranked(key, "cudnn", options.candidates, records, revision)
+        groups[name] = group_of(draft.call, draft.memory, candidates, (CUBLASLT.symbol, SYMBOL))
     return BackendOutput(
         target.kind,
         (library,) if kept else (),
@@ -166,14 +149,6 @@ def revision_of(options: CudnnOptions, version: str | None) -> str:
     return f"cudnn {digest([digest_of_folder(TEMPLATES, '*'), *facts])[:12]}"
 
 
-def choose(draft: Draft, options: CudnnOptions, records: Records, revision: str) -> Candidates:
-    """Return the library's plans by rank; the default is the one that records say, or the library's first."""
-    key = describe(draft.problem, draft.batch)
-    names = tuple(f"cudnn_{rank}" for rank in range(options.candidates))
-    measured = [r.chosen for r in records.records if (r.problem, r.revision) == (key, revision) and r.chosen in names]
-    return Candidates(key, names, revision, names.index(measured[0]) if measured else 0)
-
-
 def _zeros(drafts: Any) -> dict[str, Any]:
     """Return a constant of zeros for each type in which a bias is missing."""
     sizes: dict[str, int] = {}
@@ -193,12 +168,3 @@ def render_module(functions: Sequence[Mapping[str, Any]], version: str | None) -
         "version": major * 10000 + minor * 100 + patch,
     }
     return render("cudnn/module.c.j2", mark=MARK, functions=functions, **values)
-
-
-def _compile_module(functions: Sequence[Mapping[str, Any]], version: str | None, context: Context) -> Path:
-    source = context.workdir / "cudnn.c"
-    source.write_text(render_module(functions, version), encoding="utf-8")
-    output = source.with_suffix(".o")
-    include = [f"-I{path}" for path in HEADER_FOLDERS]
-    run([context.toolchain.cc, *C_FLAGS, *include, "-c", source.name, "-o", output.name], cwd=context.workdir)
-    return output

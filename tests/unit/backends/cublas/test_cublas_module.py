@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from packager.backends.cublas.module import choose, revision_of
+from packager.backends.cublas.module import revision_of
 from packager.backends.cublas.options import CublasOptions
+from packager.backends.problem_module import ranked
 from packager.bundle.tuning_records import Record, Timing, make_records
 
 OPTIONS = CublasOptions()
@@ -24,7 +25,7 @@ def record(problem: str, revision: str, chosen: str) -> Record:
 )
 def test_records_choose_a_rank(problem: str, chosen: str, rank: int) -> None:
     revision = revision_of(OPTIONS)
-    found = choose(KEY, OPTIONS, make_records([record(problem, revision, chosen)]), revision)
+    found = ranked(KEY, "cublaslt", 4, make_records([record(problem, revision, chosen)]), revision)
     assert found.names == ("cublaslt_0", "cublaslt_1", "cublaslt_2", "cublaslt_3")
     assert found.chosen == rank
 
@@ -37,4 +38,4 @@ def test_records_hold_for_how_the_library_is_asked() -> None:
     )
     assert len({revision_of(options) for options in (OPTIONS, *others)}) == 4
     records = make_records([record(KEY, revision_of(others[0]), "cublaslt_2")])
-    assert choose(KEY, OPTIONS, records, revision_of(OPTIONS)).chosen == 0
+    assert ranked(KEY, "cublaslt", 4, records, revision_of(OPTIONS)).chosen == 0
