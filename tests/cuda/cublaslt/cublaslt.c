@@ -4,15 +4,11 @@
  *
  * Environment: FAKE_ANSWERS (8), how many algorithms there are; FAKE_REFUSES (0), a depth that has none.
  * What the library would refuse or crash on aborts. */
-#include <dlfcn.h>
+#define STAND_IN "cublaslt"
 #include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define DIE(...) (fprintf(stderr, "cublaslt: " __VA_ARGS__), fputc('\n', stderr), abort())
+#include "../recorder/stand_in.h"
+
 #define WORKSPACE(rank) (4096u * ((unsigned)(rank) + 1))
 
 typedef struct {
@@ -45,11 +41,6 @@ typedef struct {
 } result_t;
 
 static int handles, objects, asked, products, last_rank;
-
-static int setting(const char *name, int otherwise) {
-  const char *value = getenv(name);
-  return value ? atoi(value) : otherwise;
-}
 
 /* "handles objects asked products rank": how many live, how often what was called, the rank of the last product. */
 EXPORT const char *fake_state(void);
@@ -194,36 +185,6 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, const desc_t *desc, cons
   return *count ? 0 : 15;
 }
 
-static float from_half(uint16_t half) {
-  _Float16 value;
-  memcpy(&value, &half, 2);
-  return (float)value;
-}
-
-static double read(int type, const void *data, int64_t index) {
-  if (type == 0) return ((const float *)data)[index];
-  uint16_t half = ((const uint16_t *)data)[index];
-  if (type == 2) return from_half(half);
-  uint32_t bits = (uint32_t)half << 16;
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
-static void write(int type, void *data, int64_t index, double value) {
-  float single = (float)value;
-  uint32_t bits;
-  if (type == 0) {
-    ((float *)data)[index] = single;
-  } else if (type == 2) {
-    _Float16 half = (_Float16)single;
-    memcpy((uint16_t *)data + index, &half, 2);
-  } else {
-    memcpy(&bits, &single, 4);
-    ((uint16_t *)data)[index] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  }
-}
-
 static double apply(int epilogue, double x) {
   if (epilogue & 2) x = x > 0 ? x : 0;
   if (epilogue & 32) x = 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
@@ -242,8 +203,8 @@ static double dot(const product_t *p, int64_t n, int64_t row, int64_t column) {
   double sum = 0;
   for (int64_t k = 0; k < (int64_t)p->lb->rows; ++k) {
     int64_t at = p->desc->transposed[0] ? k + row * p->la->leading : row + k * p->la->leading;
-    sum += read(p->la->type, p->a, n * p->la->stride + at) *
-           read(p->lb->type, p->b, n * p->lb->stride + k + column * p->lb->leading);
+    sum += load(p->la->type, p->a, n * p->la->stride + at) *
+           load(p->lb->type, p->b, n * p->lb->stride + k + column * p->lb->leading);
   }
   return sum;
 }
@@ -255,38 +216,12 @@ static void compute(const product_t *p) {
       for (int64_t row = 0; row < (int64_t)ld->rows; ++row) {
         int64_t at = n * ld->stride + row + column * ld->leading;
         double value = p->alpha * dot(p, n, row, column);
-        if (p->beta != 0) value += p->beta * read(ld->type, p->c, at);
-        if (p->desc->bias) value += read(ld->type, p->desc->bias, row);
-        write(ld->type, p->d, at, apply(p->desc->epilogue, value));
+        if (p->beta != 0) value += p->beta * load(ld->type, p->c, at);
+        if (p->desc->bias) value += load(ld->type, p->desc->bias, row);
+        store(ld->type, p->d, at, apply(p->desc->epilogue, value));
       }
     }
   }
-}
-
-static void *driver(const char *name) {
-  static void *library;
-  if (!library) library = dlopen("libcuda.so.1", RTLD_NOW);
-  void *function = library ? dlsym(library, name) : NULL;
-  if (!function) DIE("%s", dlerror());
-  return function;
-}
-
-static int is_capturing(void *stream) {
-  int (*ask)(void *, int *), status = 0;
-  void *function = driver("cuStreamIsCapturing");
-  memcpy(&ask, &function, sizeof ask);
-  if (ask(stream, &status)) DIE("the stream cannot be used");
-  return status;
-}
-
-static int enqueue_copies(void *stream, void *d, size_t bytes) {
-  int (*copy)(uint64_t, uint64_t, size_t, void *);
-  void *function = driver("cuMemcpyDtoDAsync_v2");
-  memcpy(&copy, &function, sizeof copy);
-  for (int i = 0; i < 2; ++i) {
-    if (copy((uintptr_t)d, (uintptr_t)d, bytes, stream)) return 13;
-  }
-  return 0;
 }
 
 EXPORT int cublasLtMatmul(void *handle, const desc_t *desc, const float *alpha, const void *a, const layout_t *la,
@@ -300,7 +235,9 @@ EXPORT int cublasLtMatmul(void *handle, const desc_t *desc, const float *alpha, 
   if (*beta == 0 && c != d) DIE("c is not needed");
   ++products;
   last_rank = (int)algo->data[0];
-  if (is_capturing(stream)) return enqueue_copies(stream, d, (size_t)(ld->rows * ld->columns) * (ld->type ? 2 : 4));
+  if (is_capturing(stream)) {
+    return enqueue_copies(stream, d, (size_t)(ld->rows * ld->columns) * (ld->type ? 2 : 4)) ? 13 : 0;
+  }
   memset(workspace, 0xff, bytes);
   const product_t product = {desc, *alpha, *beta, a, b, c, d, la, lb, ld};
   compute(&product);

@@ -6,14 +6,9 @@
  *
  * Environment: FAKE_VERSION (91900), FAKE_ANSWERS (4) good engines, FAKE_REFUSES (0), the filters of a convolution that
  * no engine takes. What the library would refuse or crash on aborts. */
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#define STAND_IN "cudnn"
+#include "../recorder/stand_in.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define DIE(...) (fprintf(stderr, "cudnn: " __VA_ARGS__), fputc('\n', stderr), abort())
 #define MAX_ATTRIBUTES 12
 #define WORKSPACE(engine) (1024 * (int64_t)(engine))
 #define GOOD 10
@@ -50,11 +45,6 @@ typedef struct {
 
 static _Atomic int handles, descriptors, asked, executed, last_engine; /* sessions of several threads */
 
-static int setting(const char *name, int otherwise) {
-  const char *value = getenv(name);
-  return value ? atoi(value) : otherwise;
-}
-
 /* "handles descriptors asked executed engine": how many live, how often what was called, the last engine that ran. */
 EXPORT const char *fake_state(void);
 EXPORT const char *fake_state(void) {
@@ -64,14 +54,6 @@ EXPORT const char *fake_state(void) {
 }
 
 EXPORT size_t cudnnGetVersion(void) { return (size_t)setting("FAKE_VERSION", 91900); }
-
-static void *driver(const char *name) {
-  static void *library;
-  if (!library) library = dlopen("libcuda.so.1", RTLD_NOW);
-  void *function = library ? dlsym(library, name) : NULL;
-  if (!function) DIE("%s", dlerror());
-  return function;
-}
 
 /* Making a handle may wait for the device, which nothing may while a stream is captured. */
 EXPORT int cudnnCreate(handle_t **handle) {
@@ -279,36 +261,6 @@ EXPORT int cudnnBackendGetAttribute(descriptor_t *descriptor, int name, int type
   return 0;
 }
 
-static float from_half(uint16_t half) {
-  _Float16 value;
-  memcpy(&value, &half, 2);
-  return (float)value;
-}
-
-static double load(int type, const void *data, int64_t index) {
-  if (type == 0) return ((const float *)data)[index];
-  uint16_t half = ((const uint16_t *)data)[index];
-  if (type == 2) return from_half(half);
-  uint32_t bits = (uint32_t)half << 16;
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
-static void store(int type, void *data, int64_t index, double value) {
-  float single = (float)value;
-  uint32_t bits;
-  if (type == 0) {
-    ((float *)data)[index] = single;
-  } else if (type == 2) {
-    _Float16 half = (_Float16)single;
-    memcpy((uint16_t *)data + index, &half, 2);
-  } else {
-    memcpy(&bits, &single, 4);
-    ((uint16_t *)data)[index] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  }
-}
-
 typedef struct {
   int type, rank;
   const int64_t *dims, *strides;
@@ -440,25 +392,6 @@ static void compute(const descriptor_t *graph, const descriptor_t *pack) {
   } while (next(at, y.dims, y.rank));
 }
 
-static int is_capturing(void *stream) {
-  if (!stream) return 0;
-  int (*ask)(void *, int *), status = 0;
-  void *function = driver("cuStreamIsCapturing");
-  memcpy(&ask, &function, sizeof ask);
-  if (ask(stream, &status)) DIE("the stream cannot be used");
-  return status;
-}
-
-static int enqueue_copies(void *stream, void *y, size_t bytes) {
-  int (*copy)(uint64_t, uint64_t, size_t, void *);
-  void *function = driver("cuMemcpyDtoDAsync_v2");
-  memcpy(&copy, &function, sizeof copy);
-  for (int i = 0; i < 2; ++i) {
-    if (copy((uintptr_t)y, (uintptr_t)y, bytes, stream)) return 5001;
-  }
-  return 0;
-}
-
 EXPORT int cudnnBackendExecute(handle_t *handle, const descriptor_t *plan, const descriptor_t *pack) {
   const descriptor_t *config = part(plan, 401), *engine = part(config, 300);
   const int64_t index = number(engine, 1301);
@@ -468,7 +401,9 @@ EXPORT int cudnnBackendExecute(handle_t *handle, const descriptor_t *plan, const
   if (index < GOOD || !workspace || (uintptr_t)workspace % 16) DIE("engine %d, workspace %p", (int)index, workspace);
   ++executed;
   last_engine = (int)index;
-  if (is_capturing(handle->stream)) return enqueue_copies(handle->stream, pointer_of(pack, 3), 16);
+  if (handle->stream && is_capturing(handle->stream)) {
+    return enqueue_copies(handle->stream, pointer_of(pack, 3), 16) ? 5001 : 0;
+  }
   memset(workspace, 0xff, (size_t)WORKSPACE(index));
   compute(graph, pack);
   return 0;
