@@ -67,6 +67,11 @@ def _dequantize_blocks(call: relax.Call, packed: Array, scales: Array, zeros: Ar
     return dequantized(packed, scales, zeros, format_of(call.attrs))
 
 
+def _clip(call: relax.Call, array: Array) -> Array | None:
+    low, high = (float(bound.value) for bound in call.args[1:])
+    return np.clip(array, array.dtype.type(low), array.dtype.type(high)) if array.dtype.kind == "f" else None
+
+
 def _full(call: relax.Call, *values: Array) -> Array:
     return np.full(_shape(call), values[-1], str(call.ty.dtype))
 
@@ -113,6 +118,7 @@ OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.multiply": lambda _, a, b: a * b,
     "relax.divide": lambda _, a, b: a / b,
     "relax.negative": lambda _, a: -a,
+    "relax.clip": _clip,
     "relax.sqrt": lambda _, a: np.sqrt(a),
     "relax.isnan": lambda _, a: np.isnan(a),
     "relax.full": _full,

@@ -81,14 +81,16 @@ def _bounds(dims: Mapping[str, DimRequest | Buckets], sizes: Sizes) -> dict[str,
 def _finish(request: Request, model: ImportedModel) -> ImportedModel:
     from packager.graph.conditions import with_conditions
     from packager.graph.states import declare_states
+    from packager.transforms.canonical import canonical
     from packager.transforms.half_precision import convert_precision
     from packager.transforms.micro_batch.micro_batch import split_batch
 
     _check_names(model)
     declared = declare_states(model, request.states, partly=bool(request.more_models))
-    converted = convert_precision(with_conditions(declared), request.precision)
+    conditioned = with_conditions(declared)
     if request.targets.device != "cpu":
-        return converted
+        return convert_precision(canonical(conditioned), request.precision)
+    converted = convert_precision(conditioned, request.precision)
     options: Any = request.targets.host.options
     return split_batch(converted, options.micro_batch)
 

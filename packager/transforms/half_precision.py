@@ -3,8 +3,8 @@
 Matmuls and convolutions read and write half precision and accumulate in float32. Data movement is in half precision.
 Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, without rounding
 intermediates: normalizations of rows that are written out are raised to one operator first, since squares above 65504
-are infinite in float16, and are rounded after their scale and shift. Masks computed from inputs are rounded before they
-are added to the scores of a softmax, so that attention has one type. Inputs, outputs and the model's constants keep
+are infinite in float16, and are rounded after their scale and shift. Masks are rounded before they are added to the
+scores of a softmax, so that attention has one type. Inputs, outputs and the model's constants keep
 their types. After Micikevicius et al. 2018, "Mixed Precision Training", section 3; operators are chosen as in torch's
 autocast.
 """
@@ -14,13 +14,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.normalize import NAME as NORMALIZE
-from packager.graph.rewrite import PRODUCTS, map_operands, rebuild_call, rebuild_main, with_main
+from packager.graph.rewrite import PRODUCTS, apply, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
 from packager.transforms.simplify.raise_norms import FOLLOWERS, raise_norms
 
@@ -36,6 +37,8 @@ MOVEMENT = frozenset(
 )
 # These compute in float32 internally for half operands; explicit casts would be separate functions.
 INSIDE = frozenset(("relax.nn.softmax", "relax.nn.layer_norm", "relax.nn.rms_norm"))
+# Of half precision they have the same result.
+TESTS = frozenset(("relax.isnan", "relax.isinf"))
 
 
 def convert_precision(model: ImportedModel, precision: str | None) -> ImportedModel:
@@ -43,7 +46,8 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
     if precision is None:
         return model
     num_inputs = len(model.signature.inputs)
-    module = raise_norms(model.module, num_inputs, of_rows=True)
+    # Dead code would be read in float32, and so would its operands then.
+    module = apply([relax.transform.DeadCodeElimination()], raise_norms(model.module, num_inputs, of_rows=True))
     main = _Converter(module["main"], num_inputs, DTYPES[precision]).convert()
     return replace(model, module=with_main(module, main))
 
@@ -88,6 +92,8 @@ class _Converter:
         elif halved and (operator == NORMALIZE or self._scales(value)):
             self.unrounded[variable] = self.builder.emit(map_operands(value, self._before_rounding))
             self.half[variable] = self.builder.emit(relax.op.astype(self.unrounded[variable], self.dtype), name)
+        elif operator in TESTS and self._prefers_half(value.args[0]):
+            self.full[variable] = self.builder.emit(map_operands(value, self._in_half), name)
         elif halved and operator in MOVEMENT | INSIDE:
             self.half[variable] = self.builder.emit(map_operands(value, self._in_half), name)
         elif halved and isinstance(binding.var.ty, relax.TensorType):
@@ -105,20 +111,25 @@ class _Converter:
         return self.unrounded[expr] if expr in self.unrounded else self._in_full(expr)
 
     def _mask(self, binding: Any) -> Any:
-        """Return the mask that an addition adds to a softmax's scores, if it is computed from inputs in float32."""
+        """Return the mask in float32 that an addition adds to a softmax's scores; None if it is no such addition."""
         readers = self.flow.readers(binding.var)
         if self.flow.is_result(binding.var) or not all(self.flow.call(r, "nn.softmax") is not None for r in readers):
             return None
         others = [argument for argument in binding.value.args if not self._prefers_half(argument)]
-        found = len(others) == 1 and others[0] in self.computed
-        return others[0] if found else None
+        if len(others) != 1 or not isinstance(others[0], relax.Var):
+            return None
+        # A constant of fewer axes is the bias of a product, which is no mask.
+        return others[0] if others[0] in self.computed or others[0].ty.ndim == 4 else None
 
     def _rounded(self, mask: Any) -> Any:
-        """Convert a mask to half precision, clamped to its range: masks often hold the lowest float32."""
+        """Convert a mask to half precision, its finite numbers clamped: masks often hold the lowest float32."""
         if mask not in self.masks:
-            limit = LARGEST[self.dtype]
-            clipped = self.builder.emit(relax.op.clip(self._in_full(mask), -limit, limit))
-            self.masks[mask] = self.builder.emit(relax.op.astype(clipped, self.dtype))
+            limit, full = LARGEST[self.dtype], self._in_full(mask)
+            clipped = self.builder.emit(relax.op.clip(full, -limit, limit))
+            lowest = relax.const(-np.inf, FULL)
+            infinite = self.builder.emit(relax.op.equal(full, lowest))
+            kept = self.builder.emit(relax.op.where(infinite, lowest, clipped))
+            self.masks[mask] = self.builder.emit(relax.op.astype(kept, self.dtype))
         return self.masks[mask]
 
     def _prefers_half(self, expr: Any) -> bool:

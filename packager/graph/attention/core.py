@@ -104,9 +104,9 @@ def find_weighted(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Weig
     """Return what multiplies the weights with the values; ``widely`` also where NaN is replaced before."""
     variable = softmax
     covered: list[Any] = []
-    safe = widely and (replaced := _without_nan(flow, softmax)) is not None
-    if safe:
-        assert replaced is not None
+    replaced = without_nan(flow, softmax) if widely else None
+    safe = replaced is not None
+    if replaced is not None:
         covered += replaced
         variable = replaced[-1]
     while not flow.is_result(variable) and len(readers := flow.readers(variable)) == 1:
@@ -121,18 +121,23 @@ def find_weighted(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Weig
     return None
 
 
-def _without_nan(flow: Dataflow, weights: Any) -> tuple[Any, Any] | None:
-    """Return the two variables of ``where(isnan(weights), 0, weights)`` if nothing else reads the weights."""
+def without_nan(flow: Dataflow, weights: Any) -> tuple[Any, ...] | None:
+    """Return the variables of ``where(isnan(weights), 0, weights)``, that last, if nothing else reads the weights.
+
+    The test may read weights of half precision after a cast.
+    """
     readers = flow.readers(weights)
     if flow.is_result(weights) or len(readers) != 2:
         return None
-    test, result = readers
+    *tests, result = readers
+    if flow.call(tests[0], "astype") is not None and not flow.is_result(tests[0]):
+        tests += flow.readers(tests[0])
     choice = flow.call(result, "where")
-    if flow.call(test, "isnan") is None or choice is None:
+    if flow.call(tests[-1], "isnan") is None or choice is None or len(tests) > 2 or len(flow.readers(tests[-1])) != 1:
         return None
     condition, zero, other = choice.args
-    fits = condition.same_as(test) and other.same_as(weights) and scalar_of(zero) == 0.0
-    return (test, result) if fits else None
+    fits = condition.same_as(tests[-1]) and other.same_as(weights) and scalar_of(zero) == 0.0
+    return (*tests, result) if fits else None
 
 
 def find_result(flow: Dataflow, product: Any, shape: Sequence[Any]) -> tuple[bool, list[Any]]:

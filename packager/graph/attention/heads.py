@@ -74,31 +74,36 @@ class Operand:
         return replace(self, source=self.views[at], views=views, scale=math.prod(factors))
 
 
-def follow_views(flow: Dataflow, variable: Any, *, widely: bool = False) -> Operand | None:
+def follow_views(flow: Dataflow, variable: Any, *, widely: bool = False, repeated: bool = False) -> Operand | None:
     """Trace an operand back through views; stops before a view that fuses batch and heads.
 
-    ``widely``: multiplications by scalars and repeated heads count as views.
+    ``widely``: multiplications by scalars count as views; ``repeated``: so do repeated heads.
     """
     views: list[Any] = []
     scale = 1.0
     extents = shape_of(variable)
     if extents and len(extents) == 3:
+        swap = flow.call(variable, "permute_dims") if widely else None
+        if swap is not None and [int(axis) for axis in swap.attrs.axes or ()] == [0, 2, 1]:
+            views.append(variable)
+            variable, extents = swap.args[0], (extents[0], extents[2], extents[1])
         inner = shape_of(flow.value(variable).args[0]) if flow.call(variable, "reshape") is not None else None
         if inner is None or len(inner) != 4 or not same(inner[2:], extents[1:]):
             return None
         views.append(variable)
-        variable, extents = flow.value(variable).args[0], inner
+        variable = flow.value(variable).args[0]
+        extents = inner if len(views) == 1 else (*inner[:2], inner[3], inner[2])
     if not extents or len(extents) != 4:
         return None
     while True:
         value = flow.value(variable)
-        if operator_of(value) in MOVES:
+        if operator_of(value) in MOVES or (widely and _slice_of(value) is not None):
             views.append(variable)
             variable = value.args[0]
         elif isinstance(value, relax.TupleGetItem) and flow.call(value.tuple_value, "split") is not None:
             views += [variable, value.tuple_value]
             variable = flow.value(value.tuple_value).args[0]
-        elif widely and operator_of(value) == "broadcast_to":
+        elif repeated and operator_of(value) == "broadcast_to":
             views.append(variable)
             variable = value.args[0]
         elif widely and (factor := scaled_by(value)) is not None:
@@ -180,6 +185,8 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
             array = pending[int(value.index)]
         elif name in ("multiply", "divide"):
             continue
+        elif name == "strided_slice":
+            array = array[_slice_of(value)]
         elif wanted is None:
             return None
         elif name == "broadcast_to" and array.shape == wanted:
@@ -201,7 +208,7 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
                 return None
         elif name == "permute_dims":
             array = array.transpose([int(axis) for axis in value.attrs.axes])
-        elif view.same_as(operand.views[-1]) and _fuses(array, wanted):
+        elif _fuses(array, wanted):
             fused = True
         else:
             array = array.view()
@@ -211,12 +218,39 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
                 if not _fuses(array, wanted):
                     return None
                 fused = True
-    if operand.swapped:
-        array = array.transpose([0, 1, 3, 2])
-    expected = known(operand.shape)
-    if repeated or expected is None or (array.shape[0], array.shape[1] * group, *array.shape[2:]) != expected:
+    found = None if repeated else _as_heads(array, known(operand.shape), operand.swapped, group)
+    return None if found is None else (found, found.__array_interface__["data"][0] - start, group)
+
+
+def _as_heads(array: NDArray[Any], expected: tuple[int, ...] | None, swapped: bool, group: int) -> NDArray[Any] | None:
+    """Return a source's view as [batch, heads, rows, depth], each head ``group`` of the ``expected``.
+
+    The source may have batch and heads in one axis.
+    """
+    if expected is None:
         return None
-    return array, array.__array_interface__["data"][0] - start, group
+    if array.ndim == 3:
+        b, h, s, d = expected
+        array = array.reshape((b, h, d, s) if swapped else expected)
+    if array.ndim != 4:
+        return None
+    array = array.transpose([0, 1, 3, 2]) if swapped else array
+    return array if (array.shape[0], array.shape[1] * group, *array.shape[2:]) == expected else None
+
+
+def _slice_of(call: Any) -> tuple[slice, ...] | None:
+    """Return the slices of the axes that a call takes, one after the other element; None for other calls."""
+    rank = len(shape_of(call.args[0]) or ()) if operator_of(call) == "strided_slice" else 0
+    lists = [argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple)] if rank else []
+    if len(lists) < 3 or not all(isinstance(number, tirx.IntImm) for fields in lists for number in fields):
+        return None
+    axes, begins, ends, *steps = ([int(number) for number in fields] for fields in lists)
+    if any(step != 1 for step in (steps[0] if steps else ())):
+        return None
+    slices = [slice(None)] * rank
+    for axis, begin, end in zip(axes, begins, ends, strict=True):
+        slices[axis] = slice(begin, end)
+    return tuple(slices)
 
 
 def _fuses(array: NDArray[Any], wanted: tuple[int, ...]) -> bool:

@@ -19,14 +19,14 @@ MASKED = -1e3  # scores below it are masked out: their softmax weight is 0 in ev
 
 def read_mask(flow: Dataflow, mask: Any, queries: Any, keys: Any) -> tuple[Any, bool]:
     """Return the mask to add at run time, None if there is none, and whether it is causal instead."""
-    array = None if mask is None else _known(flow, mask)
+    array = None if mask is None else known_mask(flow, mask)
     if array is None:
         return mask, False
     causal = _is_causal(array, queries, keys)
     return (None if causal or not array.any() else mask), causal
 
 
-def _known(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
+def known_mask(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
     """Return the value of a constant mask, if its shape is static and not too large."""
     values: IdentityMap[NDArray[Any]] = IdentityMap()
 
@@ -49,8 +49,7 @@ def _known(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
 def _is_causal(array: NDArray[Any], queries: Any, keys: Any) -> bool:
     """Whether each query attends exactly to the keys up to its own position."""
     shape = array.shape
-    if len(shape) < 2 or any(extent != 1 for extent in shape[:-2]) or shape[-2:] != (queries, keys):
+    if len(shape) < 2 or shape[-2:] != (queries, keys):
         return False
-    matrix = array.reshape(shape[-2:])
-    later = np.triu(np.ones(matrix.shape, dtype=bool), 1)
-    return bool((matrix[~later] == 0).all() and (matrix[later] < MASKED).all())
+    later = np.triu(np.ones(shape[-2:], dtype=bool), 1)
+    return bool((array[..., ~later] == 0).all() and (array[..., later] < MASKED).all())

@@ -51,12 +51,13 @@ class Attention:
         return self.variables[-1]
 
 
-def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Attention | None:
+def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False, repeated: bool | None = None) -> Attention | None:
     """Return the attention around a softmax, or None.
 
-    ``widely``: operands may be scaled, their heads precede rows or be repeated; a boolean mask may select scores, and
-    NaN may be replaced by zero.
+    ``widely``: operands may be scaled, and their heads precede rows; a boolean mask may select scores, and NaN may be
+    replaced by zero. ``repeated``, by default as ``widely``: a head of keys and values may be that of several queries'.
     """
+    repeated = widely if repeated is None else repeated
     extents = shape_of(softmax)
     if not extents or int(flow.value(softmax).attrs.axis) % len(extents) != len(extents) - 1:
         return None
@@ -65,18 +66,18 @@ def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Attentio
     if scores is None or weighted is None:
         return None
     queries, keys = flow.value(scores.product).args
-    q, keys_first = (follow_views(flow, variable, widely=widely) for variable in (queries, keys))
-    v = follow_views(flow, flow.value(weighted.product).args[1], widely=widely)
+    q, keys_first = (follow_views(flow, variable, widely=widely, repeated=repeated) for variable in (queries, keys))
+    v = follow_views(flow, flow.value(weighted.product).args[1], widely=widely, repeated=repeated)
     if q is None or keys_first is None or v is None or v.scale != 1.0:
         return None
-    rows_first, after = find_result(flow, weighted.product, v.shape)
+    rows_first, after = find_result(flow, weighted.product, (*q.shape[:2], *v.shape[2:]))
     core = [softmax, weighted.product, scores.product, *scores.covered, *weighted.covered, *after]
     inner = IdentitySet([*core, *q.views, *keys_first.views, *v.views])
     operands = [q, keys_first.transposed(), v]
     if widely:
         operands = [operand.private(flow, inner) for operand in operands]
     places = [locate(flow, operand, widely=widely) for operand in operands]
-    found = _attention(flow, core, operands, places, rows_first, scores)
+    found = _attention(flow, core, operands, places, rows_first, scores, repeated)
     return found and replace(found, safe=weighted.safe)
 
 
@@ -87,14 +88,16 @@ def _attention(
     places: Sequence[Heads | None],
     rows_first: bool,
     scores: Scores,
+    repeated: bool,
 ) -> Attention | None:
     """Return the attention of operands at ``places`` if shapes match; it covers ``core`` and the operands' views."""
     q, k, v = operands
     batch, heads, queries, depth = q.shape
     keys, value_depth = k.shape[2], v.shape[3]
     static = all(isinstance(extent, int) for extent in (heads, depth, value_depth))
-    fits = same(k.shape[:2], q.shape[:2]) and same(v.shape[:2], q.shape[:2]) and same(k.shape[3], depth)
-    if not static or not fits or not same(v.shape[2], keys):
+    shared = repeated and heads != 1 and k.shape[1] == v.shape[1] == 1  # one head of keys and values for all
+    fits = all(same(o.shape[0], batch) and (shared or same(o.shape[1], heads)) for o in (k, v))
+    if not static or not fits or not same(k.shape[3], depth) or not same(v.shape[2], keys):
         return None
     variables = in_order(flow, [*core, *(view for operand in operands for view in operand.views)])
     at_q, at_k, at_v = places
@@ -102,6 +105,8 @@ def _attention(
         return None
     if at_q.group != 1 or at_k.group != at_v.group:
         return None
+    if shared:
+        at_k, at_v = (replace(place, group=heads) for place in (at_k, at_v))
     mask, causal = read_mask(flow, scores.mask, queries, keys)
     row, head = (heads * value_depth, value_depth) if rows_first else (value_depth, 0)
     return Attention(

@@ -20,6 +20,7 @@ from packager.graph.dataflow import Dataflow, computed_from_constants, operator_
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import rebuild_call, with_main
 
+CONVOLUTIONS = tuple(f"nn.conv{axes}d{kind}" for axes in (1, 2, 3) for kind in ("", "_transpose"))
 _OPERATORS = ("add", "subtract", "multiply", "divide")
 
 
@@ -106,12 +107,13 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         found = [links[variable]]
         while (source := found[0].source) in inner:
             found.insert(0, links[source])
-        made = self.flow.call(source, "nn.conv2d")
+        made = self.flow.call(source, *CONVOLUTIONS)
         takes_scale = (
             made is not None
             and self._is_read_once(source)
             and self._is_constant(made.args[1])
-            and (made.attrs.kernel_layout, made.attrs.out_layout) == ("OIHW", "NCHW")
+            and str(made.attrs.out_layout).startswith("NC")
+            and _output_axis(made) is not None
             and _is_float(made.args[1])
             and all(_is_per_channel(link.constant, made) for link in found)
         )
@@ -149,8 +151,10 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def _scaled(self, convolution: Any, scale: Any) -> Any:
         """Fold a scale of a convolution's result into its weights."""
         data, weight = map(self.visit_expr, convolution.args)
-        channels, number = int(weight.ty.shape.values[0]), _number(scale)
-        extents = (channels if math.prod(static_shape_of(scale) or (1,)) == channels else 1, 1, 1, 1)
+        axis, number = _output_axis(convolution) or 0, _number(scale)
+        channels = int(weight.ty.shape.values[axis])
+        size = channels if math.prod(static_shape_of(scale) or (1,)) == channels else 1
+        extents = [size if index == axis else 1 for index in range(weight.ty.ndim)]
         if number is None:
             column = self.builder_.emit(relax.op.reshape(scale, extents))
         else:
@@ -176,9 +180,22 @@ def _is_three_quarters(value: Any) -> bool:
 
 
 def _is_per_channel(constant: Any, convolution: Any) -> bool:
-    """Whether a constant has one element, or one per channel of NCHW."""
+    """Whether a constant has one element, or one per channel of a result with channels before the image."""
     extents, weight = static_shape_of(constant), static_shape_of(convolution.args[1])
-    if extents is None or weight is None:
+    if extents is None or weight is None or len(extents) > len(weight):
         return False
-    padded = (1,) * (4 - len(extents)) + extents
-    return len(padded) == 4 and padded[0] == padded[2] == padded[3] == 1 and padded[1] in (1, weight[0])
+    batch, channels, *image = (1,) * (len(weight) - len(extents)) + extents
+    return (
+        batch == 1 and all(extent == 1 for extent in image) and channels in (1, weight[_output_axis(convolution) or 0])
+    )
+
+
+def _output_axis(convolution: Any) -> int | None:
+    """Return the axis of a convolution's weights that has the channels of its result; None if they are split."""
+    layout = str(convolution.attrs.kernel_layout)
+    transposed = operator_of(convolution).endswith("_transpose")
+    if layout[:2] not in (("IO", "OI") if transposed else ("OI",)) or (
+        transposed and int(convolution.attrs.groups) != 1
+    ):
+        return None
+    return layout.index("O")

@@ -34,7 +34,7 @@ struct Scores {
 };
 
 // A finite bias that no score outweighs. Beyond it the rounding of the largest score shows in its exponential: rows
-// that are masked everywhere, as those of padding are, would overflow.
+// that finite numbers mask everywhere, as those of padding are, would overflow. Rows of infinite ones become zeros.
 constexpr float kLeastBias = -32768.0f;
 
 // Its inverse times a bias is finite.
@@ -130,8 +130,11 @@ struct Mask {
       pair[0] = left > 0 ? from[0] : Element(0);
       pair[1] = left > 1 ? from[1] : Element(0);
     }
-    bias[0] = cute::max(float(pair[0]), float(kLeastBias));
-    bias[1] = cute::max(float(pair[1]), float(kLeastBias));
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 2; i++) {
+      const float value = pair[i];
+      bias[i] = value == -INFINITY ? value : cute::max(value, float(kLeastBias));
+    }
   }
 };
 

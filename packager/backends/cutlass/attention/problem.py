@@ -103,9 +103,12 @@ def add_attention(
         ]
     draft = group.add("attention", rank_attention(problem, options))
     rows = (attention.queries, attention.keys, attention.keys)
-    for name, (parameter, offset, row, head), count in zip("qkv", places, rows, strict=True):
+    for name, heads, (parameter, offset, row, head), count in zip("qkv", (q, k, v), places, rows, strict=True):
         draft.pointer(name, parameter, offset, size)
-        draft.set(**{f"{name}_strides[0]": (count, row), f"{name}_strides[1]": row, f"{name}_strides[2]": head})
+        batch: Any = (attention.heads // heads.group, count, row) if heads.head_major else (count, row)
+        of_head: Any = (count, row) if heads.head_major else head
+        of_head = 0 if heads.group > 1 else of_head  # one head of keys for all
+        draft.set(**{f"{name}_strides[0]": batch, f"{name}_strides[1]": row, f"{name}_strides[2]": of_head})
     draft.pointer("o", Parameter("argument", len(arguments), written=True))
     width = attention.heads * attention.value_depth
     out_head = attention.out.head or (attention.queries, attention.value_depth)

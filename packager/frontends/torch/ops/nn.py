@@ -54,31 +54,26 @@ def _attention(importer: Any, node: Any) -> Any:
     keys_last = [*range(rank - 2), rank - 1, rank - 2]
     scores = importer.emit(_R.matmul(q, importer.emit(_R.permute_dims(k, keys_last))))
     scores = importer.emit(_R.multiply(scores, importer.tensor(scale, dtype)))
-    lowest = float(torch.finfo(node.meta["val"].dtype).min)
     mask = argument(node, 3, "attn_mask")
-    sees = None
+    may_be_empty = False
     if argument(node, 5, "is_causal", False):
-        sees_key, sees = _causal_mask(importer, node), None
+        sees_key = _causal_mask(importer, node)
         if isinstance(sees_key, np.ndarray):
-            added = np.where(sees_key, 0, lowest).astype(dtype)
+            added = np.where(sees_key, 0, -np.inf).astype(dtype)
             scores = importer.emit(_R.add(scores, relax.const(added, dtype)))
         else:
-            scores = importer.emit(_R.where(sees_key, scores, relax.const(lowest, dtype)))
-    elif mask is not None and mask.meta["val"].dtype is torch.bool:
-        keep = importer.tensor(mask)
-        scores = importer.emit(_R.where(keep, scores, relax.const(lowest, dtype)))
-        sees = importer.cast(keep, "int32")
+            scores = importer.emit(_R.where(sees_key, scores, relax.const(-np.inf, dtype)))
     elif mask is not None:
-        added = importer.tensor(mask, dtype)
-        sees = importer.cast(importer.emit(_R.greater(added, relax.const(-np.inf, dtype))), "int32")
-        added = importer.emit(_R.maximum(added, relax.const(lowest, dtype)))
-        scores = importer.emit(_R.add(scores, added))
-    result = importer.emit(_R.matmul(importer.emit(_R.nn.softmax(scores, axis=-1)), v))
-    known = importer.known.get(mask)
-    if sees is None or (known is not None and _has_no_masked_row(known)):
-        return result
-    some = importer.cast(importer.emit(_R.max(sees, axis=[-1], keepdims=True)), "bool")
-    return _R.where(some, result, relax.const(0, dtype))
+        known = importer.known.get(mask)
+        may_be_empty = known is None or not _has_no_masked_row(known)
+        if mask.meta["val"].dtype is torch.bool:
+            scores = importer.emit(_R.where(importer.tensor(mask), scores, relax.const(-np.inf, dtype)))
+        else:
+            scores = importer.emit(_R.add(scores, importer.tensor(mask, dtype)))
+    weights = importer.emit(_R.nn.softmax(scores, axis=-1))
+    if may_be_empty:
+        weights = importer.emit(_R.where(importer.emit(_R.isnan(weights)), relax.const(0, dtype), weights))
+    return _R.matmul(weights, v)
 
 
 def _has_no_masked_row(mask: torch.Tensor) -> bool:

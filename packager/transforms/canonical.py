@@ -1,0 +1,31 @@
+"""Brings an imported model into the form that it has whichever exporter wrote it, before its precision is converted.
+
+Batch norms become a scale and a shift, which are folded into the convolution before them; attention is written in one
+way. On CPUs the backends match attention as it is, and ``prepare`` folds what it folds here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm import relax
+
+from packager.graph.rewrite import apply, name_result
+from packager.ir.model import ImportedModel
+from packager.transforms.fold_inline import fold_inline
+from packager.transforms.simplify.arithmetic import simplify_arithmetic
+from packager.transforms.simplify.canonical_attention import canonical_attention
+from packager.transforms.simplify.no_ops import drop_no_ops
+
+_R = relax.transform
+_TIDY = [_R.CanonicalizeBindings(), _R.EliminateCommonSubexpr(), _R.CanonicalizeBindings(), _R.DeadCodeElimination()]
+
+
+def canonical(model: ImportedModel) -> ImportedModel:
+    """Return a model for a GPU in that form."""
+    result = getattr(model.module["main"].body.body, "name", "")  # a tuple has no name
+    module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
+    module = apply(_TIDY, drop_no_ops(module))
+    module = simplify_arithmetic(module, len(model.signature.inputs))
+    module = canonical_attention(replace(model, module=module))
+    return replace(model, module=name_result(module, result))

@@ -1,0 +1,159 @@
+"""Rewrites attention to one form, whichever exporter wrote it: softmax(scale * q k^T + mask) v.
+
+The scale is one number after the first matmul: exporters scale queries, keys, both, or scores before or after a mask.
+All masks are one tensor of [batch or 1, heads or 1, queries or 1, keys] that is added: exporters select with booleans
+(``where``), add several (padding, causal, ALiBi, relative positions), and add them to views of the scores. Weights of
+rows without a finite score, which are NaN, are replaced by zeros only where a mask may leave such rows.
+
+A score that is replaced by a number has that number added instead: its weight is zero both ways, unless the row has no
+other score. ``canonical_masks.py`` computes the masks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.graph.attention.core import without_nan
+from packager.graph.attention.heads import MOVES, scaled_by
+from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.ir.model import ImportedModel
+from packager.transforms.simplify.canonical_masks import Bindings, Masks, MaskStep
+
+LONGEST = 16  # operators between the first matmul and the softmax
+LEAST = -1e4  # scores below it count as this: a bound that exporters put to them, for masks that may be infinite
+_TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
+
+
+def canonical_attention(model: ImportedModel) -> tvm.IRModule:
+    """Return the module of ``model`` with all attention in the form above."""
+    main, num_inputs = model.module["main"], len(model.signature.inputs)
+    parameters = main.params[num_inputs:]
+    arrays = IdentityMap(zip(parameters, (named.array for named in model.constants().values()), strict=True))
+    rewriter = _Rewriter(Dataflow(main, parameters, arrays.get))
+    module = map_bindings(model.module, rewriter.replaced)
+    return tvm.transform.Sequential(_TIDY)(module) if rewriter.found else model.module
+
+
+class _Rewriter:
+    """``found`` says whether anything has changed."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self.flow = flow
+        self.found = False
+        self.masks = Masks(flow)
+        self.never_nan: IdentityMap[Any] = IdentityMap()  # from ``where(isnan(weights), 0, weights)`` to the weights
+
+    def replaced(self, binding: Any) -> list[Any]:
+        """Return the bindings that replace one."""
+        variable, value = binding.var, binding.value
+        if variable in self.never_nan:
+            return [relax.VarBinding(variable, self.never_nan[variable])]
+        made = self._attention(variable, value) if operator_of(value) == "nn.softmax" else None
+        return made or [binding]
+
+    def _attention(self, variable: Any, softmax: Any) -> list[Any] | None:
+        """Return the bindings of scores and weights in the one form; None if they are none of attention."""
+        shape = shape_of(variable)
+        if not shape or int(softmax.attrs.axis) % len(shape) != len(shape) - 1:
+            return None
+        traced = _trace(self.flow, softmax.args[0], LONGEST)
+        if traced is None:
+            return None
+        product, steps = traced
+        call = self.flow.value(product)
+        shapes = [shape_of(product) or (), *(step.shape for step in steps), shape]
+        whole = next((found for found in shapes if len(found) == 4 and same(found[2:], shapes[0][-2:])), None)
+        if whole is None or any(self.flow.is_constant(operand) for operand in call.args):
+            return None
+        made = Bindings(variable)
+        affine = self.masks.affine(made, steps, shapes[0], whole)
+        if affine is None:
+            return None
+        scale, mask = affine
+        operands, factors = zip(*(_unscaled(self.flow, made, operand) for operand in call.args), strict=True)
+        scores, scale = product, scale * math.prod(factors)
+        if not all(mine.same_as(theirs) for mine, theirs in zip(operands, call.args, strict=True)):
+            scores = made.bind(rebuild_call(call, *operands))
+        if str(product.ty.dtype) != made.dtype:
+            scores = made.bind(relax.op.astype(scores, made.dtype))
+        if not same(shapes[0], whole):
+            scores = made.bind(relax.op.reshape(scores, list(whole)))
+        if scale != 1.0:
+            scores = made.bind(relax.op.multiply(scores, relax.const(scale, made.dtype)))
+        if mask is not None and not mask.is_zero:
+            scores = made.bind(relax.op.add(scores, mask.tensor))
+        self.found = True
+        choice = without_nan(self.flow, variable)
+        if choice is not None and (mask is None or mask.leaves_scores):
+            self.never_nan[choice[-1]] = variable
+        weights = relax.op.nn.softmax(scores, axis=-1)
+        if not same(shape, whole):
+            weights = relax.op.reshape(made.bind(weights), list(shape))
+        return [*made.bindings, relax.VarBinding(variable, weights)]
+
+
+def _trace(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep]] | None:
+    """Return the matmul that scores are computed from, and the operators from there on; None if there is none."""
+    value, shape = flow.value(variable), shape_of(variable)
+    name = operator_of(value)
+    if left == 0 or shape is None:
+        return None
+    if name == "matmul":
+        return variable, []
+    found: list[tuple[Any, MaskStep]] = []
+    if name in ("astype", "reshape"):
+        found = [(value.args[0], MaskStep("view", shape))]
+    elif (factor := scaled_by(value)) is not None:
+        found = [(factor[0], MaskStep("scale", shape, factor[1]))]
+    elif name in ("add", "subtract"):
+        first, second = value.args
+        sign = 1.0 if name == "add" else -1.0
+        found = [(first, MaskStep("add", shape, sign, second))]
+        found += [(second, MaskStep("add", shape, 1.0, first))] if name == "add" else []
+    elif name == "maximum" and (scalar_of(value.args[1]) or 0.0) <= LEAST:
+        found = [(value.args[0], MaskStep("view", shape))]
+    elif name == "where":
+        keep, first, second = value.args
+        numbers = [scalar_of(first), scalar_of(second)]
+        if numbers[1] is not None:
+            found = [(first, MaskStep("keep", shape, numbers[1], keep))]
+        elif numbers[0] is not None:
+            found = [(second, MaskStep("drop", shape, numbers[0], keep))]
+    traced = [
+        (deeper[0], [*deeper[1], step])
+        for operand, step in found
+        if _is_read_once(flow, operand) and (deeper := _trace(flow, operand, left - 1)) is not None
+    ]
+    return traced[0] if len(traced) == 1 else None
+
+
+def _is_read_once(flow: Dataflow, operand: Any) -> bool:
+    """Whether nothing else reads scores: it would compute them again."""
+    return isinstance(operand, relax.Var) and len(flow.readers(operand)) == 1 and not flow.is_result(operand)
+
+
+def _unscaled(flow: Dataflow, made: Bindings, operand: Any) -> tuple[Any, float]:
+    """Return an operand of the first matmul without its scale by numbers, through views, and that scale."""
+    views: list[Any] = []
+    source, passed, scale = operand, 0, 1.0
+    variable = operand
+    while isinstance(variable, relax.Var):
+        value = flow.value(variable)
+        factor = scaled_by(value)
+        if factor is not None:
+            variable, number = factor
+            source, passed, scale = variable, len(views), scale * number
+        elif operator_of(value) in (*MOVES, "broadcast_to"):
+            views.append(value)
+            variable = value.args[0]
+        else:
+            break
+    for view in reversed(views[:passed]):
+        source = made.bind(relax.Call(view.op, [source, *view.args[1:]], view.attrs, view.ty_args))
+    return source, scale

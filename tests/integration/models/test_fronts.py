@@ -1,0 +1,311 @@
+"""What a model is does not depend on how it was exported: forms of layers, each from ONNX and from torch.export.
+
+For a GPU both become the same partitions, and the rewritten module computes what torch does; so do bundles for CPUs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import packager
+from packager.graph.dataflow import bindings_of, called_function
+from packager.lower.lowering import lower
+from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions
+from packager.pipeline.request import make_build_request
+from tests.stages import placed_file
+from tests.unit.tvm_machine import compute
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+pytestmark = pytest.mark.slow
+
+BATCH, ROWS, HEADS, DEPTH = 2, 16, 4, 32
+WIDTH = HEADS * DEPTH
+LATER = torch.ones(ROWS, ROWS, dtype=torch.bool).triu(1)
+FAR = LATER | torch.ones(ROWS, ROWS, dtype=torch.bool).tril(-5)
+SLOPES = torch.tensor([2.0 ** -(1 + head) for head in range(HEADS)]).view(HEADS, 1, 1)
+ALIBI = SLOPES * torch.arange(1 - ROWS, 1).view(1, 1, ROWS)
+LOWEST = torch.finfo(torch.float32).min
+
+
+def added(masked: Any, low: float = -torch.inf) -> Any:
+    return torch.zeros(masked.shape).masked_fill(masked, low)
+
+
+class Attention(nn.Module):
+    """Projections around ``core(q, k, v, *masks)`` of [batch, heads, rows, depth]."""
+
+    def __init__(self, core: Callable[..., Any], kv_heads: int = HEADS, depth: int = DEPTH) -> None:
+        super().__init__()
+        self.core, self.kv_heads, self.depth = core, kv_heads, depth
+        self.q, self.o = nn.Linear(WIDTH, HEADS * depth), nn.Linear(HEADS * depth, WIDTH)
+        self.k, self.v = nn.Linear(WIDTH, kv_heads * depth), nn.Linear(WIDTH, kv_heads * depth)
+
+    def forward(self, x: Any, *masks: Any) -> Any:
+        b, rows, _ = x.shape
+        q = self.q(x).view(b, rows, HEADS, self.depth).transpose(1, 2)
+        k, v = (p(x).view(b, rows, self.kv_heads, self.depth).transpose(1, 2) for p in (self.k, self.v))
+        return self.o(self.core(q, k, v, *masks).transpose(1, 2).reshape(b, rows, HEADS * self.depth))
+
+
+class Fused(nn.Module):
+    """Projections in one matrix, in several orders of queries, keys, values and heads."""
+
+    def __init__(self, split: Callable[[Any], Any], core: Callable[..., Any]) -> None:
+        super().__init__()
+        self.split, self.core = split, core
+        self.qkv, self.o = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (part.transpose(1, 2) for part in self.split(self.qkv(x)))
+        return self.o(self.core(q, k, v).transpose(1, 2).reshape(x.shape))
+
+
+class Relative(nn.Module):
+    """Attention without a scale, with a bias of relative positions, as T5's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention(self.core)
+        self.bias = nn.Embedding(2 * ROWS, HEADS)
+        self.register_buffer("places", torch.arange(ROWS)[None] - torch.arange(ROWS)[:, None] + ROWS)
+
+    def core(self, q: Any, k: Any, v: Any) -> Any:
+        scores = q @ k.transpose(-1, -2) + self.bias(self.places).permute(2, 0, 1)[None] + added(LATER, LOWEST)
+        return torch.softmax(scores.float(), -1).type_as(scores) @ v
+
+    def forward(self, x: Any) -> Any:
+        return self.attention(x)
+
+
+class Windows(nn.Module):
+    """Attention in windows of half the rows, with a bias and a mask for each window, as Swin's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention(self.core)
+        self.bias = nn.Parameter(torch.randn(HEADS, ROWS // 2, ROWS // 2))
+        self.register_buffer("mask", torch.randn(2, ROWS // 2, ROWS // 2).sign().clamp(max=0) * 100)
+
+    def core(self, q: Any, k: Any, v: Any) -> Any:
+        scores = (q * DEPTH**-0.5) @ k.transpose(-1, -2) + self.bias[None]
+        own = scores.shape
+        scores = scores.view(own[0] // 2, 2, *own[1:]) + self.mask[:, None][None]
+        return torch.softmax(scores.view(own), -1) @ v
+
+    def forward(self, x: Any) -> Any:
+        return self.attention(x.view(BATCH * 2, ROWS // 2, WIDTH)).view(x.shape)
+
+
+def scores(q: Any, k: Any) -> Any:
+    return q @ k.transpose(-1, -2) / DEPTH**0.5
+
+
+def softmax(masked: Any, v: Any) -> Any:
+    return torch.softmax(masked, -1) @ v
+
+
+def repeated(x: Any) -> Any:
+    b, heads, rows, depth = x.shape
+    return x[:, :, None].expand(b, heads, HEADS // heads, rows, depth).reshape(b, HEADS, rows, depth)
+
+
+def in_three_axes(q: Any, k: Any, v: Any) -> Any:
+    """As OPT's and BLOOM's: batch and heads are one axis, and apart where the mask is added."""
+    q, k, v = (x.reshape(BATCH * HEADS, ROWS, DEPTH) for x in (q, k, v))
+    alibi = ALIBI.expand(HEADS, 1, ROWS).repeat(BATCH, 1, 1)
+    found = torch.baddbmm(alibi, q, k.transpose(1, 2), beta=1.0, alpha=DEPTH**-0.5)
+    found = found.view(BATCH, HEADS, ROWS, ROWS) + added(LATER, LOWEST)
+    return torch.bmm(torch.softmax(found, -1).view(BATCH * HEADS, ROWS, ROWS), v).view(BATCH, HEADS, ROWS, DEPTH)
+
+
+def rotated(x: Any) -> Any:
+    angles = torch.arange(ROWS)[:, None] * (10.0 ** -torch.arange(DEPTH // 2))[None].repeat(1, 2)
+    turned = torch.cat([-x[..., DEPTH // 2 :], x[..., : DEPTH // 2]], -1)
+    return x * angles.cos() + turned * angles.sin()
+
+
+def attend(q: Any, k: Any, v: Any, mask: Any = None, **options: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+
+
+PADDING = torch.ones(BATCH, 1, 1, ROWS, dtype=torch.bool).index_fill_(3, torch.arange(12, ROWS), False)
+EMPTY = torch.ones(BATCH, 1, ROWS, ROWS, dtype=torch.bool).index_fill_(2, torch.arange(3), False)
+CAUSAL = added(LATER)
+
+FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "sdpa": (Attention(attend), ()),
+    "sdpa causal": (Attention(lambda q, k, v: attend(q, k, v, is_causal=True)), ()),
+    "sdpa scale": (Attention(lambda q, k, v: attend(q, k, v, scale=0.5)), ()),
+    "sdpa padding": (Attention(attend), (PADDING,)),
+    "sdpa rows without keys": (Attention(attend), (EMPTY,)),
+    "sdpa float": (Attention(attend), (torch.randn(BATCH, 1, ROWS, ROWS),)),
+    "sdpa causal and padding": (Attention(lambda q, k, v, m: attend(q, k, v, m & ~LATER)), (PADDING,)),
+    "sdpa causal by value": (Attention(lambda q, k, v: attend(q, k, v, ~LATER)), ()),
+    "sdpa sliding window": (Attention(lambda q, k, v: attend(q, k, v, ~FAR)), ()),
+    "sdpa alibi": (Attention(lambda q, k, v: attend(q, k, v, ALIBI + CAUSAL)), ()),
+    "sdpa wide heads": (Attention(attend, depth=128), ()),
+    "sdpa odd heads": (Attention(attend, depth=80), ()),
+    "sdpa groups": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=2), ()),
+    "one head repeated": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=1), ()),
+    "divided": (Attention(lambda q, k, v: softmax(scores(q, k), v)), ()),
+    "queries scaled": (Attention(lambda q, k, v: softmax(q * 0.2 @ k.transpose(-1, -2), v)), ()),
+    "keys scaled": (Attention(lambda q, k, v: softmax(q @ (k / 5).transpose(-1, -2), v)), ()),
+    "both scaled": (Attention(lambda q, k, v: softmax((q * 0.4) @ (k.transpose(-1, -2) * 0.4), v)), ()),
+    "no scale": (Attention(lambda q, k, v: softmax(q @ k.transpose(-1, -2), v)), ()),
+    "scaled after the mask": (Attention(lambda q, k, v, m: softmax((q @ k.transpose(-1, -2) + m) * 0.1, v)), (CAUSAL,)),
+    "masked_fill": (Attention(lambda q, k, v: softmax(scores(q, k).masked_fill(LATER, -torch.inf), v)), ()),
+    "where lowest": (Attention(lambda q, k, v: softmax(torch.where(LATER, LOWEST, scores(q, k)), v)), ()),
+    "where of an input": (Attention(lambda q, k, v, m: softmax(torch.where(m, scores(q, k), -1e9), v)), (PADDING,)),
+    "two masks": (Attention(lambda q, k, v, m: softmax(scores(q, k) + ALIBI + m, v)), (CAUSAL,)),
+    "mask and where": (Attention(lambda q, k, v, m: softmax((scores(q, k) + m).masked_fill(LATER, -1e4), v)), (ALIBI,)),
+    "float32 softmax": (Attention(lambda q, k, v: torch.softmax(scores(q, k).float(), -1).to(q.dtype) @ v), ()),
+    "one head of keys": (Attention(lambda q, k, v: softmax(scores(q, k), v), kv_heads=1), ()),
+    "three axes": (Attention(in_three_axes), ()),
+    "rotary": (Attention(lambda q, k, v: attend(rotated(q), rotated(k), v, is_causal=True)), ()),
+    "relative positions": (Relative(), ()),
+    "windows": (Windows(), ()),
+    "split": (Fused(lambda x: (p.view(BATCH, ROWS, HEADS, DEPTH) for p in x.split(WIDTH, -1)), attend), ()),
+    "chunk by heads": (Fused(lambda x: x.view(BATCH, ROWS, HEADS, 3 * DEPTH).chunk(3, -1), attend), ()),
+    "indexed by heads": (Fused(lambda x: x.view(BATCH, ROWS, HEADS, 3, DEPTH).unbind(3), attend), ()),
+}
+
+IMAGE = (torch.randn(2, 32, 8, 8),)
+
+
+class Gated(nn.Module):
+    """down(activation(gate(x)) * up(x)); one matrix for gate and up if ``fused``."""
+
+    def __init__(self, activation: Callable[[Any], Any], fused: bool = False) -> None:
+        super().__init__()
+        self.activation, self.fused = activation, fused
+        self.wide, self.up = nn.Linear(WIDTH, 128 if fused else 64), nn.Linear(WIDTH, 64)
+        self.down = nn.Linear(64, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        gate, up = self.wide(x).chunk(2, -1) if self.fused else (self.wide(x), self.up(x))
+        return self.down(self.activation(gate) * up)
+
+
+class Rms(nn.Module):
+    """As Llama's norms."""
+
+    def __init__(self, one: bool = False) -> None:
+        super().__init__()
+        self.weight, self.one, self.after = nn.Parameter(torch.randn(WIDTH)), one, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        wide = x.to(torch.float32)
+        normal = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+        return self.after(normal * (1 + self.weight) if self.one else self.weight * normal)
+
+
+def norm(kind: Any, features: int) -> Any:
+    made = kind(features)
+    for parameter in (made.weight.data, made.bias.data, made.running_mean, made.running_var):
+        parameter.copy_(torch.rand(features) + 0.5)
+    return made
+
+
+LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "conv bn relu": (nn.Sequential(nn.Conv2d(32, 32, 3, bias=False), norm(nn.BatchNorm2d, 32), nn.ReLU()), IMAGE),
+    "conv bias bn silu": (nn.Sequential(nn.Conv2d(32, 64, 1), norm(nn.BatchNorm2d, 64), nn.SiLU()), IMAGE),
+    "depthwise bn": (
+        nn.Sequential(nn.Conv2d(32, 32, 3, groups=32), norm(nn.BatchNorm2d, 32), nn.Hardswish(), nn.Conv2d(32, 16, 1)),
+        IMAGE,
+    ),
+    "bn relu conv": (nn.Sequential(norm(nn.BatchNorm2d, 32), nn.ReLU(), nn.Conv2d(32, 32, 3)), IMAGE),
+    "transposed conv bn": (nn.Sequential(nn.ConvTranspose2d(32, 16, 2, 2), norm(nn.BatchNorm2d, 16)), IMAGE),
+    "conv1d bn": (nn.Sequential(nn.Conv1d(32, 48, 3), norm(nn.BatchNorm1d, 48), nn.ReLU()), (torch.randn(2, 32, 20),)),
+    "swiglu": (Gated(F.silu), ()),
+    "geglu": (Gated(F.gelu, fused=True), ()),
+    "geglu tanh": (Gated(lambda x: F.gelu(x, approximate="tanh"), fused=True), ()),
+    "reglu": (Gated(F.relu), ()),
+    "rms": (Rms(), ()),
+    "rms one": (Rms(one=True), ()),
+    "layer norm": (nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)), ()),
+}
+FORMS |= {name: (module, inputs or (torch.randn(BATCH, ROWS, WIDTH),)) for name, (module, inputs) in LAYERS.items()}
+for name, (module, masks) in list(FORMS.items()):
+    if name not in LAYERS:
+        FORMS[name] = (module, (torch.randn(BATCH, ROWS, WIDTH), *masks))
+
+# What the cutlass backend takes, by the names of forms; of all others attention with its projections, and a product.
+KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
+    ({"attention": 1, "dense": 4}, ("rotary", "sdpa groups", "one head of keys", "one head repeated")),
+    ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads")),
+    ({"conv2d": 1}, ("conv bn relu", "conv bias bn silu", "depthwise bn", "bn relu conv")),
+    ({}, ("transposed conv bn", "conv1d bn")),
+    ({"dense": 3}, ("swiglu", "reglu")),
+    ({"dense": 2}, ("geglu", "geglu tanh")),
+    ({"dense": 1}, ("rms", "rms one", "layer norm")),
+)
+TAKEN = {name: kinds for kinds, names in KINDS for name in names}
+FRONTS = ("onnx", "pt2")
+GPU = ("cuda -arch=sm_90a", "cutlass")
+
+
+def exported(name: str, front: str, folder: Path) -> Path:
+    """Export a form."""
+    module, inputs = FORMS[name]
+    path = folder / f"m.{front}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if front == "pt2":
+            torch.export.save(torch.export.export(module.eval(), inputs), path)
+        else:
+            torch.onnx.export(module.eval(), inputs, path, dynamo=False, opset_version=17)
+    return path
+
+
+def wanted(name: str) -> Any:
+    module, inputs = FORMS[name]
+    with torch.no_grad():
+        return module(*inputs).numpy()
+
+
+@pytest.mark.sampled(4, every_value=False)
+@pytest.mark.parametrize("name", FORMS)
+def test_both_fronts_make_the_same_of_a_form(tmp_path: Path, name: str) -> None:
+    calls = []
+    for front in FRONTS:
+        model = placed_file(exported(name, front, tmp_path), targets=GPU, precision="fp16")
+        called = [called_function(binding.value) for binding in bindings_of(lower(model, "cuda").main)]
+        taken = [model.partitions[call].partition.composites[0].name for call in called if call in model.partitions]
+        assert Counter(kind.removeprefix("cutlass.") for kind in taken) == TAKEN.get(
+            name, {"attention": 1, "dense": 1}
+        ), front
+        calls.append(sum(call is not None for call in called))
+    assert calls[0] == calls[1]
+
+
+@pytest.mark.sampled(4, every_value=False)
+@pytest.mark.parametrize("name", FORMS)
+def test_the_one_form_computes_the_same(tmp_path: Path, name: str) -> None:
+    """What a GPU's module computes before it is placed, in float32."""
+    for front in FRONTS:
+        model = import_model(make_build_request(BuildOptions(exported(name, front, tmp_path), targets=GPU)))
+        arguments = [*(tensor.numpy() for tensor in FORMS[name][1]), *model.weights.values()]
+        np.testing.assert_allclose(
+            compute(model.module, arguments)[0], wanted(name), rtol=1e-4, atol=1e-5, err_msg=front
+        )
+
+
+@pytest.mark.sampled(6, every_value=False)
+@pytest.mark.parametrize("name", FORMS)
+def test_cpu_bundles_compute_what_torch_does(tmp_path: Path, name: str) -> None:
+    for front in FRONTS:
+        path = packager.build(exported(name, front, tmp_path), tmp_path / f"{front}.so", targets=["llvm", "ccompiler"])
+        with packager.load(path) as bundle:
+            feeds = {spec.name: x.numpy() for spec, x in zip(bundle.inputs, FORMS[name][1], strict=True)}
+            (result,) = bundle.run(feeds).values()
+        np.testing.assert_allclose(result, wanted(name), rtol=1e-4, atol=2e-5, err_msg=front)
