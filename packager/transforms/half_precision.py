@@ -89,7 +89,7 @@ class _Converter:
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
             self.half[variable] = self.builder.emit(relax.op.add(*operands), name)
-        elif halved and (operator == NORMALIZE or self._scales(value)):
+        elif halved and (operator == NORMALIZE or self._scales(value) or self._reshapes(value)):
             self.unrounded[variable] = self.builder.emit(map_operands(value, self._before_rounding))
             self.half[variable] = self.builder.emit(relax.op.astype(self.unrounded[variable], self.dtype), name)
         elif operator in TESTS and self._prefers_half(value.args[0]):
@@ -106,6 +106,10 @@ class _Converter:
         """Whether a call scales or shifts a normalization by constants."""
         operands = [operand in self.unrounded or operand not in self.computed for operand in call.args]
         return operator_of(call) in FOLLOWERS and all(operands) and any(o in self.unrounded for o in call.args)
+
+    def _reshapes(self, call: Any) -> bool:
+        """Whether a call ends the groups of a normalization, whose scale and shift are of channels."""
+        return operator_of(call) == "reshape" and call.args[0] in self.unrounded
 
     def _before_rounding(self, expr: Any) -> Any:
         return self.unrounded[expr] if expr in self.unrounded else self._in_full(expr)

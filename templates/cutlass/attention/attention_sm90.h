@@ -132,7 +132,7 @@ struct Mask {
     }
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < 2; i++) {
-      const float value = pair[i];
+      const float value = float(pair[i]);
       bias[i] = value == -INFINITY ? value : cute::max(value, float(kLeastBias));
     }
   }

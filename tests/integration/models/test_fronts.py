@@ -16,6 +16,7 @@ import pytest
 
 import packager
 from packager.graph.dataflow import bindings_of, called_function
+from packager.lower.legalize.normalize import expand_norms
 from packager.lower.lowering import lower
 from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions
@@ -226,6 +227,8 @@ LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bn relu conv": (nn.Sequential(norm(nn.BatchNorm2d, 32), nn.ReLU(), nn.Conv2d(32, 32, 3)), IMAGE),
     "transposed conv bn": (nn.Sequential(nn.ConvTranspose2d(32, 16, 2, 2), norm(nn.BatchNorm2d, 16)), IMAGE),
     "conv1d bn": (nn.Sequential(nn.Conv1d(32, 48, 3), norm(nn.BatchNorm1d, 48), nn.ReLU()), (torch.randn(2, 32, 20),)),
+    "group norm silu conv": (nn.Sequential(nn.GroupNorm(4, 32), nn.SiLU(), nn.Conv2d(32, 32, 3)), IMAGE),
+    "conv group norm": (nn.Sequential(nn.Conv2d(32, 32, 3), nn.GroupNorm(8, 32), nn.ReLU()), IMAGE),
     "swiglu": (Gated(F.silu), ()),
     "geglu": (Gated(F.gelu, fused=True), ()),
     "geglu tanh": (Gated(lambda x: F.gelu(x, approximate="tanh"), fused=True), ()),
@@ -244,6 +247,7 @@ KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     ({"attention": 1, "dense": 4}, ("rotary", "sdpa groups", "one head of keys", "one head repeated")),
     ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads")),
     ({"conv2d": 1}, ("conv bn relu", "conv bias bn silu", "depthwise bn", "bn relu conv")),
+    ({"conv2d": 1}, ("group norm silu conv", "conv group norm")),
     ({}, ("transposed conv bn", "conv1d bn")),
     ({"dense": 3}, ("swiglu", "reglu")),
     ({"dense": 2}, ("geglu", "geglu tanh")),
@@ -296,7 +300,7 @@ def test_the_one_form_computes_the_same(tmp_path: Path, name: str) -> None:
         model = import_model(make_build_request(BuildOptions(exported(name, front, tmp_path), targets=GPU)))
         arguments = [*(tensor.numpy() for tensor in FORMS[name][1]), *model.weights.values()]
         np.testing.assert_allclose(
-            compute(model.module, arguments)[0], wanted(name), rtol=1e-4, atol=1e-5, err_msg=front
+            compute(expand_norms(model.module), arguments)[0], wanted(name), rtol=1e-4, atol=1e-5, err_msg=front
         )
 
 

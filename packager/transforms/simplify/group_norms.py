@@ -1,0 +1,91 @@
+"""Writes group normalization as normalizations of rows, with a scale and a shift of channels.
+
+``nn.group_norm`` of [N, C, ...] becomes what PyTorch's ONNX exporter writes: [N, G, C / G * ...], a normalization along
+the last axis, and a reshape back. Scales of one and shifts of zero, which it adds for each group, are dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, shape_of
+from packager.graph.identity import IdentityMap
+from packager.graph.normalize import Normalization, normalize
+from packager.graph.rewrite import map_bindings
+from packager.ir.model import ImportedModel
+
+NEUTRAL = {"multiply": 1.0, "add": 0.0}
+VIEWS = ("reshape", "expand_dims")
+
+
+def group_norms_as_rows(model: ImportedModel) -> tvm.IRModule:
+    """Return the module of ``model`` with such normalizations."""
+    main, num_inputs = model.module["main"], len(model.signature.inputs)
+    parameters = main.params[num_inputs:]
+    arrays = IdentityMap(zip(parameters, model.weights.values(), strict=True))
+    flow = Dataflow(main, parameters, arrays.get)
+    builder = relax.BlockBuilder()
+
+    def changed(binding: Any) -> list[Any]:
+        value = binding.value
+        name, made = operator_of(value), []
+
+        def bind(expr: Any) -> Any:
+            made.append(relax.VarBinding(type(binding.var)("group_norm", builder.normalize(expr).ty), expr))
+            return made[-1].var
+
+        if name == "nn.group_norm":
+            result = _rows(value, bind)
+            return [binding] if result is None else [*made, relax.VarBinding(binding.var, result)]
+        if name in NEUTRAL and (kept := _without(flow, binding.var, NEUTRAL[name])) is not None:
+            return [relax.VarBinding(binding.var, kept)]
+        return [binding]
+
+    return relax.transform.Normalize()(map_bindings(model.module, changed))
+
+
+def _rows(call: Any, bind: Any) -> Any | None:
+    """Return the value of a group normalization whose channels are its second axis, None for others."""
+    data, gamma, beta = call.args
+    attrs, shape = call.attrs, extents_of(data)
+    static = shape_of(data)
+    if shape is None or static is None or len(shape) < 3 or int(attrs.channel_axis) % len(shape) != 1:
+        return None
+    if sorted(int(axis) % len(shape) for axis in attrs.axes) != list(range(2, len(shape))):
+        return None
+    groups, length = int(attrs.num_groups), static[1] // int(attrs.num_groups)
+    for extent in static[2:]:
+        length = length * extent
+    rows = bind(relax.op.reshape(data, [shape[0], groups, length]))
+    result = bind(normalize(rows, Normalization((2,), float(attrs.epsilon))))
+    if str(data.ty.dtype) != "float32":
+        result = bind(relax.op.astype(result, data.ty.dtype))
+    result = relax.op.reshape(result, list(shape))
+    per_channel = [shape[1], *[1] * (len(shape) - 2)]
+    if attrs.scale:
+        result = relax.op.multiply(bind(result), bind(relax.op.reshape(gamma, per_channel)))
+    if attrs.center:
+        result = relax.op.add(bind(result), bind(relax.op.reshape(beta, per_channel)))
+    return result
+
+
+def _without(flow: Dataflow, variable: Any, neutral: float) -> Any | None:
+    """Return the operand of a scale or shift of a normalization that a constant leaves as it is; None for others."""
+    for data, operand in (flow.value(variable).args, reversed(flow.value(variable).args)):
+        constant = operand
+        while (view := flow.call(constant, *VIEWS)) is not None:
+            constant = view.args[0]
+        array = flow.array(constant)
+        fits = array is not None and bool((array == neutral).all()) and same(shape_of(data), shape_of(variable))
+        if fits and _is_normalized(flow, data):
+            return data
+    return None
+
+
+def _is_normalized(flow: Dataflow, variable: Any) -> bool:
+    while (call := flow.call(variable, *NEUTRAL, "reshape")) is not None:
+        variable = call.args[0]
+    return flow.call(variable, "packager.normalize", "nn.instance_norm") is not None
