@@ -37,6 +37,7 @@ ELEMENT_TYPES: Mapping[str, int] = {
 }
 # Reductions whose axes became an input in opset 18 (that of ReduceSum in 13).
 _AXES_AS_INPUT_SINCE_18 = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd")
+_GRID_MODES_SINCE_20 = {b"bilinear": b"linear", b"bicubic": b"cubic"}
 
 _ARITHMETIC = {
     tirx.Add: "Add",
@@ -182,6 +183,9 @@ class GraphWriter:
             if node.op_type in _AXES_AS_INPUT_SINCE_18 and axes:
                 node.input.append(self.integers(axes[0].ints))
                 node.attribute.remove(axes[0])
+            for attribute in node.attribute if node.op_type == "GridSample" and self.opset >= 20 else ():
+                if attribute.name == "mode":
+                    attribute.s = _GRID_MODES_SINCE_20.get(attribute.s, attribute.s)
         return self.nodes
 
     def _drop_unread(self) -> None:

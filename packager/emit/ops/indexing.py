@@ -162,15 +162,13 @@ def _grid_sample(writer: FunctionWriter, call: Any) -> str:
     (data, grid), attrs = call.args, call.attrs
     if str(attrs.layout) not in ("NCHW", "NCDHW"):
         raise CannotWriteError(f"it samples in layout {attrs.layout}")
-    mode, newer = str(attrs.method), rank(data) == 5
-    names = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"} if newer else {}
     last = writer.transpose(writer.value(grid), [0, *range(2, rank(grid)), 1])
     return str(
         writer.node(
             "GridSample",
             [writer.value(data), last],
-            since=20 if newer else 0,
-            mode=names.get(mode, mode),
+            since=20 if rank(data) == 5 else 0,
+            mode=str(attrs.method),
             padding_mode=str(attrs.padding_mode),
             align_corners=int(bool(attrs.align_corners)),
         )

@@ -144,6 +144,28 @@ def test_integers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(have, want)
 
 
+def test_operators_that_a_newer_one_changes(tmp_path: Path) -> None:
+    """One operator of opset 20 makes the others those of opset 20: their attributes have moved or have other values."""
+    rng = np.random.default_rng(1)
+    feeds = {
+        "x": rng.standard_normal((1, 2, 5, 5)).astype("float32"),
+        "grid": rng.uniform(-1, 1, (1, 2, 4, 4)).astype("float32"),
+        "cube": rng.standard_normal((1, 2, 3, 3, 3)).astype("float32"),
+        "space": rng.uniform(-1, 1, (1, 3, 2, 2, 2)).astype("float32"),
+    }
+    older: list[Make] = [
+        lambda t: op.image.grid_sample(t.x, t.grid, "bilinear", "NCHW", "zeros", True),
+        lambda t: op.max(t.x, [1, 3]),
+        lambda t: op.mean(t.x, [2], keepdims=True),
+    ]
+    newer: Make = lambda t: op.image.grid_sample(t.cube, t.space, "bilinear", "NCDHW", "zeros", True)  # noqa: E731
+    assert export(relax_file(tmp_path, feeds, older), tmp_path / "a.onnx").opset == 17
+    assert export(relax_file(tmp_path, feeds, [*older, newer]), tmp_path / "b.onnx").opset == 20
+    expected, found = (run(tmp_path / name, feeds) for name in ("a.onnx", "b.onnx"))
+    for want, have in zip(expected, found, strict=False):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
 def test_sorting(tmp_path: Path) -> None:
     x = np.random.default_rng(0).permutation(24).reshape(4, 6).astype("float32")
     makes: list[Make] = [
