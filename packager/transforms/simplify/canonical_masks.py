@@ -11,7 +11,7 @@ import numpy as np
 from tvm import relax
 
 from packager.bundle.arrays import Array
-from packager.graph.attention.masks import known_mask
+from packager.graph.attention.masks import MASKED, known_mask
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
 
@@ -83,21 +83,23 @@ class Masks:
 
         ``product`` is its shape. None if it is no such sum.
         """
-        scale, mask, shape = 1.0, None, product
+        scale, mask, shape, replaced = 1.0, None, product, -math.inf
         try:
             for step in steps:
                 if step.kind == "view":
                     _require_views(step.shape, whole)
                 elif step.kind == "scale":
-                    scale *= step.number
+                    scale, replaced = scale * step.number, replaced * step.number
                     mask = mask and self._scaled(made, mask, step.number)
                 else:
                     added = self._four_axes(made, step.tensor, shape, whole)
                     mask = self._with(made, mask, added, step)
+                    replaced = replaced if step.kind == "add" else max(replaced, step.number)
                 shape = step.shape
         except _UnsupportedError:
             return None
-        return scale, mask
+        # A number that has a weight next to other scores is no mask.
+        return (scale, mask) if replaced <= MASKED else None
 
     def _scaled(self, made: Bindings, mask: Mask, number: float) -> Mask:
         if number == 1.0:

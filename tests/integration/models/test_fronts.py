@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import packager
-from packager.graph.dataflow import bindings_of, called_function
+from packager.graph.dataflow import bindings_of, called_function, operator_of
 from packager.lower.legalize.normalize import expand_norms
 from packager.lower.lowering import lower
 from packager.pipeline.import_models import import_model
@@ -302,6 +302,18 @@ def test_the_one_form_computes_the_same(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(
             compute(expand_norms(model.module), arguments)[0], wanted(name), rtol=1e-4, atol=1e-5, err_msg=front
         )
+
+
+@pytest.mark.parametrize("fill", [0.0, -20.0])
+def test_a_number_that_has_a_weight_is_no_mask(tmp_path: Path, fill: float) -> None:
+    FORMS["weight"] = (  # the parametrized tests have been collected
+        Attention(lambda q, k, v, m: softmax(torch.where(m, scores(q, k), fill), v)),
+        (torch.randn(BATCH, ROWS, WIDTH), PADDING),
+    )
+    model = import_model(make_build_request(BuildOptions(exported("weight", "pt2", tmp_path), targets=GPU)))
+    arguments = [*(tensor.numpy() for tensor in FORMS["weight"][1]), *model.weights.values()]
+    np.testing.assert_allclose(compute(model.module, arguments)[0], wanted("weight"), rtol=1e-4, atol=1e-5)
+    assert any(operator_of(binding.value) == "where" for binding in bindings_of(model.module["main"]))
 
 
 @pytest.mark.sampled(6, every_value=False)
