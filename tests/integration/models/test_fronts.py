@@ -115,6 +115,10 @@ def softmax(masked: Any, v: Any) -> Any:
     return torch.softmax(masked, -1) @ v
 
 
+def interleaved(x: Any) -> Any:
+    return x.repeat_interleave(HEADS // x.shape[1], 1)
+
+
 def repeated(x: Any) -> Any:
     b, heads, rows, depth = x.shape
     return x[:, :, None].expand(b, heads, HEADS // heads, rows, depth).reshape(b, HEADS, rows, depth)
@@ -157,6 +161,7 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sdpa wide heads": (Attention(attend, depth=128), ()),
     "sdpa odd heads": (Attention(attend, depth=80), ()),
     "sdpa groups": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=2), ()),
+    "interleaved groups": (Attention(lambda q, k, v: attend(q, interleaved(k), interleaved(v)), kv_heads=2), ()),
     "one head repeated": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=1), ()),
     "divided": (Attention(lambda q, k, v: softmax(scores(q, k), v)), ()),
     "queries scaled": (Attention(lambda q, k, v: softmax(q * 0.2 @ k.transpose(-1, -2), v)), ()),
@@ -244,7 +249,10 @@ for name, (module, masks) in list(FORMS.items()):
 
 # What the cutlass backend takes, by the names of forms; of all others attention with its projections, and a product.
 KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
-    ({"attention": 1, "dense": 4}, ("rotary", "sdpa groups", "one head of keys", "one head repeated")),
+    (
+        {"attention": 1, "dense": 4},
+        ("rotary", "sdpa groups", "one head of keys", "one head repeated", "interleaved groups"),
+    ),
     ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads")),
     ({"conv2d": 1}, ("conv bn relu", "conv bias bn silu", "depthwise bn", "bn relu conv")),
     ({"conv2d": 1}, ("group norm silu conv", "conv group norm")),

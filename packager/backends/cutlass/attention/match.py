@@ -47,7 +47,7 @@ class Attention(attention.Attention):
 def find_attention(flow: Dataflow, softmax: Any) -> Iterator[Attention]:
     """Yield the attention around a softmax, with the GEMMs of its operands if they can be included, then without."""
     core = find_core(flow, softmax, widely=True)
-    if core is not None and not _is_strided(core):  # repeated keys and values are computed
+    if core is None or not _is_strided(core):  # repeated keys and values are computed
         core = find_core(flow, softmax, widely=True, repeated=False)
     if core is None or core.keep is not None or not _is_strided(core):
         return
