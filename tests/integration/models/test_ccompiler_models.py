@@ -55,7 +55,6 @@ CASES = {
         {"w0": normal(8, 8, 3, 3), "b0": normal(8), "w1": normal(8, 8, 3, 3, seed=1), "b1": normal(8, seed=1)},
         **batches(),
         composites=frozenset({CONV, "ccompiler.max_pool2d", "ccompiler.avg_pool2d"}),
-        left=True,  # the last reshape is a copy
     ),
     "resizing of channels last": Case(
         """g (float[1,3,8,9] x) => (float[1,8,24,40] y) {

@@ -51,7 +51,9 @@ def chain(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var) -> list[relax
     either = builder.emit(op.logical_or(inside, builder.emit(op.equal(a, zeros))))
     other = builder.emit(op.logical_not(builder.emit(op.greater_equal(b, a))))
     masks = [either, other, builder.emit(op.astype(inside, "float32"))]
-    return [packed, shifted, a, part, some, mixed, extents, halved, smaller, op.isnan(a), *masks, padded, scaled_back]
+    clipped, unknown = op.clip(a, -0.5, 0.25), op.isnan(a)
+    views = [packed, shifted, a, part]
+    return [*views, some, mixed, extents, halved, smaller, unknown, *masks, padded, scaled_back, clipped]
 
 
 @pytest.mark.slow

@@ -191,6 +191,15 @@ def test_softmax_of_rows_of_any_length(name: str, columns: int, tmp_path: Path) 
     check_rows(name, data, Runner(rows_of(name, columns), tmp_path)(data))
 
 
+def test_softmax_of_short_rows_and_what_follows(tmp_path: Path) -> None:
+    """Pointers of operands have names of their own."""
+    inputs = [variable("x", (ROWS, 5)), variable("m", (ROWS, 5)), variable("b", (5,))]
+    part = partition(inputs, lambda e, x, m, b: e(op.add(e(op.multiply(e(op.nn.softmax(x, -1)), m)), b)))
+    x, m, b = (RNG.standard_normal(shape).astype("f4") for shape in ((ROWS, 5), (ROWS, 5), (5,)))
+    exact = np.exp(x.astype("f8"))
+    close(Runner(part, tmp_path)(x, m, b), exact / exact.sum(-1, keepdims=True) * m + b)
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("columns", COLUMNS)
