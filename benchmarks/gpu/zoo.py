@@ -4,7 +4,7 @@
     python -m benchmarks.gpu.zoo run build/gpu_zoo -o gpu_zoo.json [--compile]         where the GPU and torch are
 
 Cases are a model and a batch, ``convnext_tiny-16``. Both engines run with CUDA graphs, in turns, with tensors on the
-device; torch has its fused attention, no mask where all is true, and for images also channels last.
+device; torch has its fused attention where transformers gives it no mask, and for images also channels last.
 Errors are relative to the greatest output, from float64. ``--only`` takes patterns of CASE/TARGETS: ``vit*/mixed``.
 """
 
