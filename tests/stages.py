@@ -1,13 +1,18 @@
-"""The first stages in one call, for tests of what comes after them."""
+"""The first stages in one call, for tests of what comes after them; operators alone as PrimFuncs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tvm import relax, tirx
+
 from packager.backends.base import Target
+from packager.graph.rewrite import apply
 from packager.ir.model import ImportedModel, PartitionedModel, PreparedModel
+from packager.lower.devices import DEVICES
+from packager.lower.lowering import FLATTEN, FUSE
 from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import Request, make_build_request
@@ -47,3 +52,20 @@ def _placement(request: Request) -> Placement:
 def problems(model: PartitionedModel) -> list[Any]:
     """Return the problems of all partitions."""
     return [composite.problem for one in model.partitions.values() for composite in one.partition.composites]
+
+
+def primfuncs_of(device: str, make: Callable[..., Any], *inputs: tuple[tuple[int | str, ...], str]) -> list[Any]:
+    """Return the PrimFuncs of an operator, fused as packager does; a dim that is a string is symbolic."""
+    names = sorted({extent for shape, _ in inputs for extent in shape if isinstance(extent, str)})
+    dims = {name: tirx.Var(name, "int64") for name in names}
+    builder = relax.BlockBuilder()
+    parameters = [
+        relax.Var(f"a{i}", relax.TensorType([dims.get(e, e) for e in shape], dtype))  # type: ignore[call-overload]
+        for i, (shape, dtype) in enumerate(inputs)
+    ]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(make(*parameters)))
+        builder.emit_func_output(result)
+    module = apply([*DEVICES[device].legalize, *FUSE, *FLATTEN], builder.finalize())
+    return [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from typing import Any
 
 import packager
 from benchmarks.gpu.cublas import changed, checked, in_process, pack, unpack
-from benchmarks.harness.gpu import header, matches, two_commands
+from benchmarks.harness.gpu import header, matches, tuned, two_commands
 from benchmarks.harness.pairs import save_pairs
 
 BATCHES = {"resnext50": 8, "r3d": 2, "dcgan": 8}
@@ -83,16 +82,6 @@ def selections(bundle: Any) -> dict[str, dict[str, str]]:
     return {**found, **({"without the library": fallback} if fallback else {})} or {"": {}}
 
 
-def tuned(trial: Path, work: Path) -> Path:
-    """Return the bundle that ``packager tune`` makes of one with all alternatives."""
-    bound = work / f"{trial.stem}_bound.so"
-    command = [sys.executable, "-m", "packager", "tune", str(trial), "-o", str(work / "records.json"), "--bind"]
-    done = subprocess.run([*command, str(bound)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return bound
-
-
 def measure(model: str, paths: dict[str, Path], folder: Path, work: Path) -> dict[str, Any]:
     """Return errors and times of a model's bundles; runs are in turns."""
     import torch
@@ -127,6 +116,8 @@ def run(folder: Path, output: Path, only: str) -> None:
             wanted = [one for one in TARGETS if matches(f"{model}_{one}", only)]
             built = [one for one in wanted if (folder / f"{model}_{one}.so.xz").exists()]
             paths = {one: unpack(folder, work, f"{model}_{one}") for one in built}
+            if not paths:
+                continue
             steps = {f"cold {model}": functools.partial(in_process, paths["cudnn"])} if "cudnn" in paths else {}
             for step, call in {**steps, model: functools.partial(measure, model, paths, folder, work)}.items():
                 try:

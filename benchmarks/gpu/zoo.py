@@ -1,6 +1,6 @@
 """The zoo on a GPU in half precision, beside the best that torch does: numbers, times, and where they go.
 
-    python -m benchmarks.gpu.zoo build -o build/gpu_zoo [--jobs 8] [--home FOLDER]     packager[build,cutlass], no GPU
+    python -m benchmarks.gpu.zoo build -o build/gpu_zoo [--jobs 2] [--home FOLDER]     packager[build,cutlass], no GPU
     python -m benchmarks.gpu.zoo run build/gpu_zoo -o gpu_zoo.json [--compile]         where the GPU and torch are
 
 Cases are a model and a batch, ``convnext_tiny-16``. Both engines run with CUDA graphs, in turns, with tensors on the
@@ -29,7 +29,7 @@ import packager
 from benchmarks.gpu.cublas_torch import device_outputs, in_turns
 from benchmarks.gpu.entries import GPU_ENTRIES
 from benchmarks.gpu.torch_models import captured, repeat_weights
-from benchmarks.harness.gpu import header, matches, two_commands
+from benchmarks.harness.gpu import header, matches, tuned, two_commands
 from benchmarks.zoo.entry import Entry
 from benchmarks.zoo.models import SEED, ZOO, export, instance
 
@@ -145,7 +145,7 @@ def torch_runs(module: nn.Module, inputs: dict[str, torch.Tensor], *, compiled: 
     return found
 
 
-def floors(bundle: Any, inputs: dict[str, Any]) -> list[tuple[str, float]]:
+def slowest(bundle: Any, inputs: dict[str, Any]) -> list[tuple[str, float]]:
     """Return the functions that take longest of a run without graphs, and their us."""
     with bundle.session(graph="off") as session:
         arrays = {name: tensor.cpu().numpy() for name, tensor in inputs.items()}
@@ -157,23 +157,13 @@ def floors(bundle: Any, inputs: dict[str, Any]) -> list[tuple[str, float]]:
     return [(name, round(us, 1)) for name, us in sorted(times.items(), key=lambda item: -item[1])[:FUNCTIONS]]
 
 
-def tuned(trial: Path) -> Path:
-    """Return the bundle that ``packager tune`` makes of one with all alternatives."""
-    bound, records = trial.with_name(f"{trial.stem}-bound.so"), trial.with_suffix(".records.json")
-    command = [sys.executable, "-m", "packager", "tune", str(trial), "-o", str(records), "--bind", str(bound)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return bound
-
-
 def measure(model: str, batch: int, paths: dict[str, Path], *, compiled: bool, profiled: bool) -> dict[str, Any]:
     """Return errors and times of a model's bundles and of torch."""
     module, inputs = module_of(model, batch)
     found: dict[str, Any] = {"errors": {}}
     if "trial" in paths:
         start = time.perf_counter()
-        paths = {**paths, "tuned": tuned(paths["trial"])}
+        paths = {**paths, "tuned": tuned(paths["trial"], paths["trial"].parent)}
         found["tune_s"] = round(time.perf_counter() - start, 1)
         del paths["trial"]
     with torch.no_grad(), ExitStack() as stack:
@@ -192,7 +182,7 @@ def measure(model: str, batch: int, paths: dict[str, Path], *, compiled: bool, p
             torch.cuda.synchronize()
             found["errors"][name] = error(outputs["output"], exact)
             if profiled:
-                found.setdefault("functions", {})[name] = floors(bundle, given)
+                found.setdefault("functions", {})[name] = slowest(bundle, given)
         half, halves = given_to(module, inputs, torch.float16)
         found["errors"]["torch"] = error(half(*halves), exact)
         found["us"] = in_turns(runs | torch_runs(module, inputs, compiled=compiled))

@@ -12,6 +12,7 @@ import lzma
 import math
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -116,3 +117,13 @@ def unpack(folder: Path, name: str, work: Path) -> tuple[Path, Pairs]:
         with lzma.open(folder / f"{name}.so.xz") as source, path.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 24)
     return path, load_pairs(folder / f"{name}.npz")
+
+
+def tuned(trial: Path, work: Path) -> Path:
+    """Return the bundle that ``packager tune`` makes of one with all alternatives, in ``work``, beside its records."""
+    bound, records = work / f"{trial.stem}_bound.so", work / f"{trial.stem}.records.json"
+    command = [sys.executable, "-m", "packager", "tune", str(trial), "-o", str(records), "--bind", str(bound)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return bound

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import sym, te, tirx
+from tvm import s_tir, sym, te, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_map
 
 from packager.graph.identity import IdentitySet, position, same_objects
 from packager.graph.rewrite import nodes_of
-from packager.lower.blocks import blocks, extents, inline, is_spatial, loads, schedule_of, variables
+from packager.lower.blocks import blocks, extents, loads, variables
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,16 @@ class _Axis:
     strides: tuple[int, ...]
 
 
-def merge_axes(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function over the axes that its operands share. Its parameters have the same elements, reshaped.
+def merge_axes(sch: s_tir.Schedule) -> tirx.PrimFunc:
+    """Return an elementwise function of one block over the axes that its operands share.
 
-    Raises ScheduleError if it reads through no reshape, or an operand is not read as a whole.
+    Its parameters have the same elements, reshaped. Raises ScheduleError if it has several blocks or reads through no
+    reshape, or if an operand is not read as a whole.
     """
-    sch = schedule_of(primfunc)
-    inline(sch, lambda _sch, _block: True)
     (found, *several) = blocks(sch)
     block = sch.get(found)
-    if several or not is_spatial(sch, found):
-        raise ScheduleError("not one elementwise block")
+    if several:
+        raise ScheduleError("several blocks")
     axes = [var.var for var in block.iter_vars]
     sizes = extents(sch, sch.get_loops(found))
     reads = loads(block.body.value)
@@ -53,10 +52,7 @@ def merge_axes(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     parameters = sch.mod["main"].params
     if len(sizes) != len(axes) or not all(isinstance(size, int) for size in sizes):
         raise ScheduleError("loops and block variables do not correspond")
-    if (
-        not same_objects(block.body.indices, axes)
-        or position(parameters, block.writes[0].source) != len(parameters) - 1
-    ):
+    if not same_objects(block.body.indices, axes) or not block.writes[0].source.same_as(parameters[-1]):
         raise ScheduleError("the result is not written as a whole")
     operands = [(load.source, load.indices) for load in reads if load.indices]
     operands.append((block.writes[0].source, block.body.indices))

@@ -53,12 +53,12 @@ def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.Pr
 
 
 def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    with contextlib.suppress(*_NOT_FOR_THIS):
-        primfunc = merge_axes(primfunc)
     sch = schedule_of(primfunc)
     if not all(is_spatial(sch, block) for block in blocks(sch)):
         raise ScheduleError("the function reduces")
     inline(sch, lambda _sch, _block: True)
+    with contextlib.suppress(*_NOT_FOR_THIS):
+        sch = schedule_of(merge_axes(sch))
     for block in blocks(sch):
         schedule_elementwise(sch, block)
     return sch.mod["main"]

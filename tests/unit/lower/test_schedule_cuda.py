@@ -22,16 +22,14 @@ from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import BackendError
 from packager.graph.normalize import Normalization, normalize
-from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.cuda.widen_float16 import widen
-from packager.lower.devices import DEVICES
 from packager.lower.kernels import make_group
-from packager.lower.lowering import FLATTEN, FUSE
 from packager.plan.in_place import in_place
+from tests.stages import primfuncs_of
 
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
 THREADS = 1024
@@ -42,19 +40,7 @@ Shape = tuple[int | str, ...]
 
 def functions(make: Callable[..., Any], *inputs: tuple[Shape, str]) -> list[Any]:
     """Return the PrimFuncs of an operator, fused as packager does; a dim that is a string is symbolic."""
-    names = sorted({extent for shape, _ in inputs for extent in shape if isinstance(extent, str)})
-    dims = {name: tirx.Var(name, "int64") for name in names}
-    builder = relax.BlockBuilder()
-    parameters = [
-        relax.Var(f"a{i}", relax.TensorType([dims.get(e, e) for e in shape], dtype))  # type: ignore[call-overload]
-        for i, (shape, dtype) in enumerate(inputs)
-    ]
-    with builder.function("main", parameters):
-        with builder.dataflow():
-            result = builder.emit_output(builder.normalize(make(*parameters)))
-        builder.emit_func_output(result)
-    module = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], builder.finalize())
-    return [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    return primfuncs_of("cuda", make, *inputs)
 
 
 def serial(primfunc: Any) -> Any:

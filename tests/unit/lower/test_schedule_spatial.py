@@ -14,10 +14,9 @@ from tvm import relax, tirx
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map
 
-from packager.graph.rewrite import apply, nodes_of
+from packager.graph.rewrite import nodes_of
 from packager.lower.cpu.schedule import schedule
-from packager.lower.devices import DEVICES
-from packager.lower.lowering import FLATTEN, FUSE
+from tests.stages import primfuncs_of
 
 R = relax.op
 Shape = tuple[int | str, ...]
@@ -26,19 +25,7 @@ KINDS = tirx.ForKind
 
 def scheduled(make: Callable[..., Any], *inputs: tuple[Shape, str]) -> Any:
     """Return the only PrimFunc of an operator, scheduled; a dim that is a string is symbolic."""
-    names = sorted({extent for shape, _ in inputs for extent in shape if isinstance(extent, str)})
-    dims = {name: tirx.Var(name, "int64") for name in names}
-    builder = relax.BlockBuilder()
-    parameters = [
-        relax.Var(f"a{i}", relax.TensorType([dims.get(e, e) for e in shape], dtype))  # type: ignore[call-overload]
-        for i, (shape, dtype) in enumerate(inputs)
-    ]
-    with builder.function("main", parameters):
-        with builder.dataflow():
-            result = builder.emit_output(builder.normalize(make(*parameters)))
-        builder.emit_func_output(result)
-    module = apply([*DEVICES["cpu"].legalize, *FUSE, *FLATTEN], builder.finalize())
-    (found,) = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    (found,) = primfuncs_of("cpu", make, *inputs)
     return schedule(found)
 
 
