@@ -18,9 +18,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -123,6 +124,17 @@ def attention_of_torch(module: nn.Module) -> None:
             config._attn_implementation = "sdpa"
 
 
+@contextmanager
+def without_true_masks(module: nn.Module, inputs: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Keep transformers from masks that are all true, which it makes in graphs and which exclude fused attention."""
+    with ExitStack() as stack:
+        for name in {type(part).__module__ for part in module.modules()}:
+            source = sys.modules[name]
+            if "attention_mask" not in inputs and hasattr(source, "create_bidirectional_mask"):
+                stack.enter_context(mock.patch.object(source, "create_bidirectional_mask", return_value=None))
+        yield
+
+
 def torch_runs(module: nn.Module, inputs: dict[str, torch.Tensor], *, compiled: bool) -> dict[str, Callable[[], Any]]:
     """Return the ways to run a model in torch that work, all under CUDA graphs."""
     half, given = given_to(module, inputs, torch.float16)
@@ -138,7 +150,8 @@ def torch_runs(module: nn.Module, inputs: dict[str, torch.Tensor], *, compiled: 
     found = {}
     for name, way in ways.items():
         try:
-            found[name] = captured(way)
+            with without_true_masks(half, inputs):
+                found[name] = captured(way)
         except Exception as failure:  # what torch cannot capture or compile is no rival
             print(f"  {name}: {type(failure).__name__}: {str(failure)[:200]}", flush=True)
             torch.cuda.synchronize()
