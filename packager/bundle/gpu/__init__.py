@@ -1,1 +1,1 @@
-"""GPU code in bundles: names of architectures, and fat binaries."""
+"""GPU code in bundles: names of architectures, fat binaries, engines of TensorRT."""

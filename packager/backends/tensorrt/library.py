@@ -1,0 +1,53 @@
+"""TensorRT as a loaded library: its three forms, their sonames and functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from packager.ir.primitives import LoadedLibrary
+
+Form = Literal["tensorrt", "tensorrt_rtx", "tensorrt_lean"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A form of the library: ``number`` stands for it in engine records (``packager.bundle.gpu.engines``).
+
+    ``soname`` lacks the major version. ``majors`` are those whose ABI templates/tensorrt/slots.h has, newest first; of
+    any other the library is refused.
+    """
+
+    number: int
+    soname: str
+    majors: tuple[int, ...]
+    least: str
+    refits: bool
+
+    @property
+    def sonames(self) -> tuple[str, ...]:
+        """What sessions look for, in this order."""
+        return tuple(f"{self.soname}.{major}" for major in self.majors)
+
+
+LIBRARIES: dict[Form, Library] = {
+    "tensorrt": Library(1, "libnvinfer.so", (11, 10, 8), "8.6", refits=True),
+    "tensorrt_rtx": Library(2, "libtensorrt_rtx.so", (1,), "1.0", refits=True),
+    "tensorrt_lean": Library(3, "libnvinfer_lean.so", (11, 10, 8), "8.6", refits=False),
+}
+"""TensorRT itself, TensorRT for RTX, and the runtime of version-compatible engines alone."""
+
+FUNCTIONS = ("getInferLibVersion", "createInferRuntime_INTERNAL")
+REFITTER = "createInferRefitter_INTERNAL"
+
+
+def symbol_of(form: Form) -> str:
+    """Return the symbol of the form's ``pk_library_t``."""
+    return f"pkm_{form}"
+
+
+def loaded_library(form: Form) -> LoadedLibrary:
+    """Return what sessions open; whether its version fits the engines is the code's to say, once they are there."""
+    library = LIBRARIES[form]
+    functions = (*FUNCTIONS, REFITTER) if library.refits else FUNCTIONS
+    return LoadedLibrary(symbol_of(form), library.sonames, functions, library.least)
