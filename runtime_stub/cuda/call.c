@@ -9,6 +9,7 @@ void pk_call_begin(pk_cuda_t *cuda, int32_t mode) {
   cuda->by_graphs = 0;
   cuda->step = 0;
   cuda->result = 0;
+  *cuda->said = 0;
   cuda->caught = 0;
   cuda->visited = 0;
   cuda->chained = 0;
@@ -56,8 +57,8 @@ int32_t pk_fail_run(packager_session_t *session, CUresult result, const char *wh
 static int32_t fail_launch(packager_session_t *session, const char *call) {
   const pk_cuda_t *cuda = session->call.cuda;
   if (cuda->result == PK_LIBRARY) {
-    return pk_fail(session, PACKAGER_ERROR_KERNEL, "%s: the library that it calls failed with status %" PRId32, call,
-                   cuda->failed);
+    return pk_fail(session, PACKAGER_ERROR_KERNEL, "%s: the library that it calls failed with status %" PRId32 "%s%s",
+                   call, cuda->failed, *cuda->said ? ": " : "", cuda->said);
   }
   const char *kernel = pk_kernel_name(cuda->failed);
   switch (cuda->result) {

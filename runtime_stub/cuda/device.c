@@ -76,7 +76,9 @@ static pk_cuda_t *lay_out(parts_t *parts) {
   pk_cuda_t *cuda = take(parts, sizeof *cuda);
   pk_staging_t *staging = take(parts, tensors * sizeof *staging);
   pk_graph_t *graph = take(parts, (uint64_t)graphs * sizeof *graph);
+  char *said = take(parts, PK_SAID_BYTES);
   if (cuda) {
+    cuda->said = said;
     cuda->staging = staging;
     cuda->graphs = graph;
     cuda->num_graphs = graphs;

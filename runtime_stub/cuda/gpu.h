@@ -12,6 +12,7 @@
  *   opaque.c          work that a library enqueues
  *   prepare.c         has libraries load and choose what they need before the first run
  *   kept.c            what backends keep on a device, or for a session
+ *   copies.c          constants, for libraries that hold copies of them
  *   graph.c           CUDA graphs: capture, update, replay
  *   profile.c         times primitive functions
  *   memory.c          growable arrays
@@ -27,6 +28,7 @@
 #define PK_MAX_READS 32        /* run-time extents that are read together */
 #define PK_TENSOR_ALIGNMENT 16 /* guaranteed to kernels, for vector loads */
 #define PK_ARENA_ALIGNMENT 256
+#define PK_SAID_BYTES 512     /* of what a library says */
 #define PK_DL_CUDA_MANAGED 13 /* kDLCUDAManaged, which DLPack has had since 0.6 */
 
 typedef struct {
@@ -147,6 +149,7 @@ struct pk_cuda {
   int32_t visited;   /* nodes of `graph` that were compared */
   int32_t by_graphs; /* segments of this run are graphs */
   int32_t status;    /* of a run that ended with PK_FAILED */
+  char *said;        /* [PK_SAID_BYTES] what PK_LIBRARY was explained by; empty: nothing */
   pk_graph_t *graph;
   packager_session_t *session;
 

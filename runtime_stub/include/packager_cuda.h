@@ -117,4 +117,18 @@ int32_t pk_cuda_keep_own(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void
  * a handle, is best asked for before the work of the problem is enqueued. */
 int32_t pk_cuda_is_preparing(const pk_cuda_t *cuda);
 
+/* Says why work fails, in the words of the library, right before `enqueue` or the primitive function returns a status:
+ * the error of the run quotes it. The text is copied. */
+void pk_cuda_explain(pk_cuda_t *cuda, const char *why);
+
+/* For libraries that hold copies of constants. A session can swap constants between runs: the number of the constants
+ * that this run has is part of a problem whose work depends on copies, because the address of a swapped one may be that
+ * of an earlier one. */
+uint64_t pk_cuda_constants_number(const pk_cuda_t *cuda);
+/* Whether a pointer to a constant is that of data which the session was given, and not the bundle's own. */
+int32_t pk_cuda_is_swapped(const pk_cuda_t *cuda, const void *constant);
+/* Waits until the session's earlier runs are done, and copies a constant to host memory. Not on behalf of a run that
+ * the host program captures. Returns 0, or what failed. */
+int32_t pk_cuda_read_constant(pk_cuda_t *cuda, void *host, const void *constant, uint64_t bytes);
+
 #endif /* PACKAGER_CUDA_H_ */

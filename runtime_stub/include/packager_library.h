@@ -9,7 +9,7 @@
  *       int packed = ((int (*)(void))opened[0])();
  *       version[0] = packed / 10000, version[1] = packed / 100 % 100, version[2] = packed % 100;
  *     }
- *     const pk_library_t acme_blas = { functions, 2, version };
+ *     const pk_library_t acme_blas = { .functions = functions, .num_functions = 2, .version = version };
  *
  * Before the first session that uses the library exists, the runtime has filled in the array, in the order of the
  * declaration, and found the version to be new enough. It never changes afterwards: calls need no check and no lock.
@@ -26,6 +26,14 @@ typedef struct {
   int32_t num_functions;
   /* Writes the version of the library, of which `functions` are: major, minor, patch; zero what it does not have. */
   void (*version)(void *const *functions, int32_t version[3]);
+  /* NULL, or says whether a library of this version cannot be used although it is new enough, and writes why, zero-
+   * terminated, in at most `room` bytes: `is of another version than ...`. Then the next place is looked at. */
+  int32_t (*refuses)(const int32_t version[3], char *why, uint64_t room);
 } pk_library_t;
+
+/* Maps bytes [offset, offset + bytes) of the file that the bundle was loaded from; `offset` is a multiple of 65536.
+ * Returns NULL if that fails, and writes why, zero-terminated, in at most `room` bytes. */
+const void *pk_own_file_map(uint64_t offset, uint64_t bytes, char *why, uint64_t room);
+void pk_own_file_unmap(const void *data, uint64_t bytes);
 
 #endif /* PACKAGER_LIBRARY_H_ */

@@ -88,8 +88,11 @@ static int accept(const pk_library_t *library, const declaration_t *declared, vo
   int32_t version[3] = {0, 0, 0}, least[3];
   library->version(library->functions, version);
   read_version(declared->least, least);
-  if (compare(version, least) >= 0) return 1;
+  char why[PK_MESSAGE_BYTES / 4] = "";
+  const int is_older = compare(version, least) < 0;
+  if (!is_older && (!library->refuses || !library->refuses(version, why, sizeof why))) return 1;
   note(search, "; %s is version %" PRId32 ".%" PRId32 ".%" PRId32, name, version[0], version[1], version[2]);
+  if (*why) note(search, ": %s", why);
   memset(library->functions, 0, (size_t)count * sizeof *library->functions);
   return 0;
 }

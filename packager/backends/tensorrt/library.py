@@ -32,13 +32,14 @@ class Library:
 
 LIBRARIES: dict[Form, Library] = {
     "tensorrt": Library(1, "libnvinfer.so", (11, 10, 8), "8.6", refits=True),
-    "tensorrt_rtx": Library(2, "libtensorrt_rtx.so", (1,), "1.0", refits=True),
+    "tensorrt_rtx": Library(2, "libtensorrt_rtx.so", (1,), "1.5", refits=True),
     "tensorrt_lean": Library(3, "libnvinfer_lean.so", (11, 10, 8), "8.6", refits=False),
 }
 """TensorRT itself, TensorRT for RTX, and the runtime of version-compatible engines alone."""
 
 FUNCTIONS = ("getInferLibVersion", "createInferRuntime_INTERNAL")
 REFITTER = "createInferRefitter_INTERNAL"
+"""In the order of PK_TRT_GET_VERSION of templates/tensorrt/slots.h."""
 
 
 def symbol_of(form: Form) -> str:
@@ -46,8 +47,12 @@ def symbol_of(form: Form) -> str:
     return f"pkm_{form}"
 
 
+def functions_of(form: Form) -> tuple[str, ...]:
+    """Return the functions that are called of a form, in order."""
+    return (*FUNCTIONS, REFITTER) if LIBRARIES[form].refits else FUNCTIONS
+
+
 def loaded_library(form: Form) -> LoadedLibrary:
     """Return what sessions open; whether its version fits the engines is the code's to say, once they are there."""
     library = LIBRARIES[form]
-    functions = (*FUNCTIONS, REFITTER) if library.refits else FUNCTIONS
-    return LoadedLibrary(symbol_of(form), library.sonames, functions, library.least)
+    return LoadedLibrary(symbol_of(form), library.sonames, functions_of(form), library.least)

@@ -1,4 +1,4 @@
-"""Engines as primitive functions: what a partition's engine is, what its function gets.
+"""Engines as primitive functions: what a partition's engine is, what its function gets, and the object of them all.
 
 An engine that nobody could build yet is *pending*: its function is there, and fails until ``packager finalize`` has
 appended the engine to the bundle.
@@ -6,12 +6,39 @@ appended the engine to the bundle.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from packager.backends.tensorrt.library import Form, symbol_of
+from packager.backends.base import Context
+from packager.backends.problem_module import compile_module
+from packager.backends.tensorrt.library import LIBRARIES, Form, functions_of, loaded_library, symbol_of
+from packager.bundle.dtypes import storage_dtype
+from packager.bundle.gpu.engines import ENGINE_DATA_SECTION, ENGINES_SECTION
+from packager.bundle.hashing import sha256
+from packager.codegen.escape import c_string
+from packager.codegen.templates import MARK, render
+from packager.errors import BackendError
 from packager.graph.dataflow import same
-from packager.ir.primitives import FunctionGroup, Parameter, PrimitiveFunction
+from packager.ir.primitives import FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary
+
+ALIGNMENT = 256
+"""Of device memory, in bytes, as the library wants it: PK_TRT_ALIGNMENT of templates/tensorrt/execute.h."""
+MAX_RANK = 8
+TYPES = {
+    "float32": 0,
+    "float16": 1,
+    "int8": 2,
+    "int32": 3,
+    "bool": 4,
+    "uint8": 5,
+    "float8_e4m3fn": 6,
+    "bfloat16": 7,
+    "int64": 8,
+}
+"""Element types -> ``DataType``; versions before 10 end with ``uint8``."""
 
 
 @dataclass(frozen=True)
@@ -68,29 +95,139 @@ class EngineFunction:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Its pointers: inputs, constants, outputs, workspace."""
+        """Its pointers: inputs, outputs, constants, workspace."""
         return (
             *(Parameter("argument", one.argument) for one in self.inputs),
-            *(Parameter("argument", constant.argument) for constant in self.constants),
             *(Parameter("argument", output.argument, written=True) for output in self.outputs),
+            *(Parameter("argument", constant.argument) for constant in self.constants),
             Parameter("workspace", 0, written=True),
         )
 
     @property
+    def tensors(self) -> tuple[EngineTensor, ...]:
+        """Inputs and outputs."""
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def extents(self) -> list[Any]:
+        """The extents that a run has to say, in the order of tensors and dimensions."""
+        return [extent for tensor in self.tensors for extent in tensor.shape if not isinstance(extent, int)]
+
+    @property
     def scalars(self) -> tuple[Any, ...]:
-        """The extents that a run has to say, each once."""
+        """The same, each once."""
         found: list[Any] = []
-        for tensor in (*self.inputs, *self.outputs):
-            for extent in tensor.shape:
-                if not isinstance(extent, int) and not any(same(extent, known) for known in found):
-                    found.append(extent)
+        for extent in self.extents:
+            if not any(same(extent, known) for known in found):
+                found.append(extent)
         return tuple(found)
+
+    @property
+    def workspace(self) -> Any:
+        """Bytes of its workspace: of the engine, and copies of tensors whose addresses are not aligned."""
+        copies = [
+            math.prod(tensor.shape, start=storage_dtype(tensor.dtype).itemsize) + ALIGNMENT for tensor in self.tensors
+        ]
+        return sum(copies, start=-(-self.engine.workspace_bytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT)
 
 
 def group_of(function: EngineFunction) -> FunctionGroup:
     """Return the finished group of a partition."""
     return FunctionGroup(
         (PrimitiveFunction(function.symbol, function.parameters, function.scalars),),
-        workspaces=(max(function.engine.workspace_bytes, 1),),
+        workspaces=(function.workspace,),
         libraries=(symbol_of(function.engine.library),),
     )
+
+
+def compile_engines(functions: Sequence[EngineFunction], context: Context) -> StaticLibrary:
+    """Compile ``tensorrt.o``: the functions, and the engines that there are, inside.
+
+    Raises BackendError for functions that cannot be stated, ToolchainError.
+    """
+    for function in functions:
+        _check(function)
+        if function.engine.data is not None:
+            (context.workdir / _file_of(function)).write_bytes(function.engine.data)
+    forms = list(dict.fromkeys(function.engine.library for function in functions))
+    return StaticLibrary(
+        "tensorrt",
+        (compile_module("tensorrt", render_module(functions), context),),
+        tuple(function.symbol for function in functions),
+        loaded_libraries=tuple(map(loaded_library, forms)),
+    )
+
+
+def render_module(functions: Sequence[EngineFunction]) -> str:
+    """Return the C of functions; their engines' data are in files of the compiler's folder."""
+    forms = list(dict.fromkeys(function.engine.library for function in functions))
+    return render(
+        "tensorrt/module.c.j2",
+        mark=MARK,
+        section=ENGINES_SECTION,
+        data_section=ENGINE_DATA_SECTION,
+        libraries=[
+            {"symbol": symbol_of(form), "number": LIBRARIES[form].number, "functions": len(functions_of(form))}
+            for form in forms
+        ],
+        functions=[_view(function) for function in functions],
+    )
+
+
+def _check(function: EngineFunction) -> None:
+    form = function.engine.library
+    if function.constants and not LIBRARIES[form].refits:
+        raise BackendError(f"tensorrt: {function.symbol}: {form} cannot refit engines with constants")
+    for tensor in function.tensors:
+        if tensor.dtype not in TYPES or len(tensor.shape) > MAX_RANK:
+            raise BackendError(
+                f"tensorrt: {function.symbol}: {tensor.name} is {tensor.dtype} of {len(tensor.shape)} dimensions"
+            )
+    if function.engine.data is not None and not (function.engine.data and function.engine.version):
+        raise BackendError(f"tensorrt: {function.symbol}: its engine is empty, or has no version")
+
+
+def _file_of(function: EngineFunction) -> Path:
+    return Path(f"{function.symbol}.engine")
+
+
+def _view(function: EngineFunction) -> dict[str, Any]:
+    engine = function.engine
+    data = engine.data or b""
+    pointers = [f"p{index}" for index in range(len(function.parameters) - 1)]
+    written = [parameter.written for parameter in function.parameters]
+    parameters = ["pk_cuda_t *cuda"]
+    parameters += [f"{'void *' if writes else 'const void *'}p{index}" for index, writes in enumerate(written)]
+    parameters += [f"int64_t s{index}" for index in range(len(function.scalars))]
+    return {
+        "symbol": function.symbol,
+        "key": engine.key,
+        "number": LIBRARIES[engine.library].number,
+        "bytes": len(data),
+        "memory": engine.workspace_bytes if data else 0,
+        "version": ([*engine.version, 0, 0, 0, 0][:4]) if data else [0] * 4,
+        "arch": engine.arch if data else 0,
+        "sha256": list(bytes.fromhex(sha256([data]))) if data else [0],
+        "file": str(_file_of(function)) if data else None,
+        "workspace": engine.workspace_bytes,
+        "inputs": len(function.inputs),
+        "tensors": [
+            {
+                "name": c_string(tensor.name),
+                "type": TYPES[tensor.dtype],
+                "rank": len(tensor.shape),
+                "extents": [extent if isinstance(extent, int) else -1 for extent in tensor.shape] or [0],
+            }
+            for tensor in function.tensors
+        ],
+        "constants": [
+            {"name": c_string(constant.name), "type": TYPES[constant.dtype], "elements": constant.elements}
+            for constant in function.constants
+        ],
+        "parameters": ", ".join(parameters),
+        "pointers": pointers,
+        "extents": [
+            f"s{next(index for index, known in enumerate(function.scalars) if same(extent, known))}"
+            for extent in function.extents
+        ],
+    }

@@ -16,15 +16,21 @@ from packager.ir.primitives import StaticLibrary
 _CUDA_SERVICES = (
     "pk_cuda_copy",
     "pk_cuda_device",
+    "pk_cuda_constants_number",
     "pk_cuda_enqueue",
+    "pk_cuda_explain",
+    "pk_cuda_is_swapped",
     "pk_cuda_keep",
     "pk_cuda_keep_own",
     "pk_cuda_is_preparing",
     "pk_cuda_launch",
     "pk_cuda_launch_filled",
+    "pk_cuda_read_constant",
     "pk_tensor_map_encode",
     "pk_tensor_map_encode_im2col",
 )
+# Those for all that opens libraries (packager_library.h).
+_LIBRARY_SERVICES = ("pk_own_file_map", "pk_own_file_unmap")
 # Linked files; of archives, the members.
 Linked = Mapping[Path, "frozenset[str] | None"]
 
@@ -59,9 +65,14 @@ class Job:
     @property
     def granted(self) -> frozenset[str]:
         """The symbols that it may leave undefined: the entrypoint or the runtime defines them."""
-        modules = self.library.cuda_modules
-        enqueues = modules or self.library.loaded_libraries
-        return frozenset([*_CUDA_SERVICES, *(f"{module.symbol}_first" for module in modules)] if enqueues else [])
+        modules, loads = self.library.cuda_modules, self.library.loaded_libraries
+        return frozenset(
+            [
+                *(_CUDA_SERVICES if modules or loads else ()),
+                *(_LIBRARY_SERVICES if loads else ()),
+                *(f"{module.symbol}_first" for module in modules),
+            ]
+        )
 
     def objects(self, linked: Linked) -> Iterator[ObjectFile]:
         """Yield the library's objects: each file, or of archives the listed members."""

@@ -39,7 +39,7 @@ static void tell_version(void *const *opened, int32_t version[3]) {
   version[0] = packed / 10000, version[1] = packed / 100 % 100, version[2] = packed % 100;
 }
 static float call_library(void) { return ((float (*)(void))functions[1])(); }
-static const pk_library_t library = {functions, LIBRARY, tell_version};
+static const pk_library_t library = {.functions = functions, .num_functions = LIBRARY, .version = tell_version};
 static const pk_library_t *const libraries[] = {&library};
 static const pk_library_use_t uses[] = {{1, 1, 0}};
 static const int32_t fallbacks[] = {-1, 0};
