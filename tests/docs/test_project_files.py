@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {
     "requirements-build.lock": ["build"],
-    "requirements-test.lock": ["build", "cuda", "torch", "sign", "test", "samples", "dev"],
+    "requirements-test.lock": ["build", "cuda", "torch", "sign", "tensorrt-rtx", "test", "samples", "dev"],
 }
 
 
