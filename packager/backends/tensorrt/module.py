@@ -146,7 +146,7 @@ def compile_engines(functions: Sequence[EngineFunction], context: Context) -> St
     Raises BackendError for functions that cannot be stated, ToolchainError.
     """
     for function in functions:
-        _check(function)
+        check_function(function)
         if function.engine.data is not None:
             (context.workdir / _file_of(function)).write_bytes(function.engine.data)
     forms = list(dict.fromkeys(function.engine.library for function in functions))
@@ -174,7 +174,8 @@ def render_module(functions: Sequence[EngineFunction]) -> str:
     )
 
 
-def _check(function: EngineFunction) -> None:
+def check_function(function: EngineFunction) -> None:
+    """Raise BackendError for a function that cannot be stated."""
     form = function.engine.library
     if function.constants and not LIBRARIES[form].refits:
         raise BackendError(f"tensorrt: {function.symbol}: {form} cannot refit engines with constants")

@@ -46,7 +46,7 @@ static int enqueue_copies(void *stream, void *result, size_t bytes) {
 }
 
 /* Elements as the libraries number their types: 0 is float, 2 is half, all others are bfloat16. */
-static double load(int type, const void *data, int64_t index) {
+static inline double load(int type, const void *data, int64_t index) {
   if (type == 0) return ((const float *)data)[index];
   uint16_t half = ((const uint16_t *)data)[index];
   if (type == 2) {
@@ -60,7 +60,7 @@ static double load(int type, const void *data, int64_t index) {
   return value;
 }
 
-static void store(int type, void *data, int64_t index, double value) {
+static inline void store(int type, void *data, int64_t index, double value) {
   float single = (float)value;
   uint32_t bits;
   if (type == 0) {
