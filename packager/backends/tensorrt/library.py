@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,7 +53,14 @@ def functions_of(form: Form) -> tuple[str, ...]:
     return (*FUNCTIONS, REFITTER) if LIBRARIES[form].refits else FUNCTIONS
 
 
-def loaded_library(form: Form) -> LoadedLibrary:
-    """Return what sessions open; whether its version fits the engines is the code's to say, once they are there."""
+def loaded_library(form: Form, versions: Sequence[tuple[int, ...]] = ()) -> LoadedLibrary:
+    """Return what sessions open for engines that ``versions`` of it have built; any, if it is not known yet.
+
+    Which version fits which engine is the code's to say: engines may be there only later.
+    """
     library = LIBRARIES[form]
-    return LoadedLibrary(symbol_of(form), library.sonames, functions_of(form), library.least)
+    majors = {version[0] for version in versions}
+    sonames = tuple(f"{library.soname}.{major}" for major in library.majors if not majors or major in majors)
+    least = ".".join(map(str, max(versions)[:3])) if versions else library.least
+    exact = least if versions and form != "tensorrt_lean" else None
+    return LoadedLibrary(symbol_of(form), sonames or library.sonames, functions_of(form), least, exact)

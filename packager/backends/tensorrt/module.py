@@ -154,8 +154,14 @@ def compile_engines(functions: Sequence[EngineFunction], context: Context) -> St
         "tensorrt",
         (compile_module("tensorrt", render_module(functions), context),),
         tuple(function.symbol for function in functions),
-        loaded_libraries=tuple(map(loaded_library, forms)),
+        loaded_libraries=tuple(loaded_library(form, _versions(functions, form)) for form in forms),
     )
+
+
+def _versions(functions: Sequence[EngineFunction], form: Form) -> list[tuple[int, ...]]:
+    """Return the versions of a form that have built the engines; none if one is pending."""
+    engines = [function.engine for function in functions if function.engine.library == form]
+    return [engine.version for engine in engines] if all(engine.data for engine in engines) else []
 
 
 def render_module(functions: Sequence[EngineFunction]) -> str:
