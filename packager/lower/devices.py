@@ -47,6 +47,7 @@ from packager.lower.legalize.scatter import (
     legalize_scatter_slices,
 )
 from packager.lower.legalize.split_sums import split_sums
+from packager.lower.legalize.take import legalize_fused_take
 from packager.lower.legalize.top_k import legalize_top_k
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.lower.legalize.unique import legalize_unique
@@ -86,6 +87,7 @@ CPU_LEGALIZERS = {
     sorting.SUPPRESS: legalize_non_max_suppression,
 }
 CUDA_LEGALIZERS = {
+    "relax.take": legalize_fused_take,
     "relax.cumsum": legalize_as_reductions,
     "relax.cumprod": legalize_as_reductions,
     sorting.TOP_K: sort_rows,

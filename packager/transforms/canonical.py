@@ -16,6 +16,7 @@ from packager.ir.model import ImportedModel
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.canonical_attention import canonical_attention
+from packager.transforms.simplify.gathers import simplify_gathers
 from packager.transforms.simplify.group_norms import group_norms_as_rows
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
@@ -28,7 +29,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     """Return a model for a GPU in that form."""
     result = getattr(model.module["main"].body.body, "name", "")  # a tuple has no name
     module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
-    module = apply(_TIDY, drop_no_ops(module))
+    module = apply(_TIDY, simplify_gathers(apply(_TIDY, drop_no_ops(module))))
     module = simplify_arithmetic(module, len(model.signature.inputs))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_rows=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))

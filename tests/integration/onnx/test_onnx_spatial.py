@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 X = np.random.default_rng(3).standard_normal((2, 3, 8, 10)).astype(np.float32)
 
 
-def _pool(operator: str, outputs: list[str], **attributes: Any) -> Any:
-    return helper.make_node(operator, ["x"], outputs, kernel_shape=[3, 3], **attributes)
+def _pool(operator: str, outputs: list[str], kernel: tuple[int, int] = (3, 3), **attributes: Any) -> Any:
+    return helper.make_node(operator, ["x"], outputs, kernel_shape=kernel, **attributes)
 
 
 def test_pooling_of_a_symbolic_batch(tmp_path: Path) -> None:
@@ -29,8 +29,12 @@ def test_pooling_of_a_symbolic_batch(tmp_path: Path) -> None:
         _pool("AveragePool", ["d"], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1, ceil_mode=1),
         _pool("AveragePool", ["e"], dilations=[2, 2], pads=[1, 1, 1, 1]),
         _pool("LpPool", ["f"], strides=[2, 1], pads=[1, 1, 0, 0], p=3),
+        # Windows larger than the data: a global pool, as torch exports AvgPool2d of the number of channels.
+        _pool("AveragePool", ["g"], (1280, 1280), strides=[1280, 1280], ceil_mode=1),
+        _pool("AveragePool", ["h"], (40, 3), strides=[40, 2], pads=[3, 1, 2, 1], count_include_pad=1, ceil_mode=1),
+        _pool("MaxPool", ["i"], (40, 3), strides=[40, 2], pads=[3, 1, 2, 1], ceil_mode=1),
     ]
-    outputs = {"a": FLOAT, "a_at": INT64} | dict.fromkeys("bcdef", FLOAT)
+    outputs = {"a": FLOAT, "a_at": INT64} | dict.fromkeys("bcdefghi", FLOAT)
     model = model_of(nodes, {"x": (np.float32, ("n", 3, 8, 10))}, outputs)
     check_with_onnxruntime(model, {"x": X}, tmp_path, dims={"n": (1, 3)})
 

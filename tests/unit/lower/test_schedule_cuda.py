@@ -190,6 +190,15 @@ def shuffled(x: np.ndarray) -> np.ndarray:
     return x.reshape(1, 3, 4, 35).transpose(0, 2, 1, 3).reshape(1, 12, 5, 7)
 
 
+def relax_lookups(places: Any, table: Any) -> Any:
+    slices = [R.astype(R.squeeze(R.strided_slice(places, [1], [i], [i + 1]), [1]), "int64") for i in (0, 1)]
+    return R.concat([R.expand_dims(R.take(table, each, 0, mode="wrap"), [1]) for each in slices], axis=1)
+
+
+def lookups(places: np.ndarray, table: np.ndarray) -> np.ndarray:
+    return np.stack([table[place.astype(int)] for place in places.T], axis=1)
+
+
 def relax_raised_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
     return R.add(R.multiply(normalize(x, Normalization((len(x.ty.shape) - 1,), 1e-5)), scale), shift)
 
@@ -286,6 +295,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
         [((2, "n", 64), H), ((2, "n", 33), H)],
         [3, 40],
     ),
+    ("lookups", relax_lookups, lookups, [(("n", 2), F), ((7, 64), F)], [1, 9, 40]),
     ("slice", lambda x: R.strided_slice(x, [1], [1], [17]), lambda x: x[:, 1:17], [(("n", 24), H)], [3]),
     ("sum_rows", lambda x: R.sum(x, axis=[0]), lambda x: x.sum(0), [((4096, 96), F)], [0]),
     ("sum_rows_odd", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [(("n", 100, 33), F)], [1, 3]),

@@ -167,6 +167,8 @@ def _average_pool(importer: Any, node: Any) -> Any:
             reach = (result - 1) * stride[axis] + kernel[axis] - 2 * padding[axis]
             if not isinstance(extent, int) or reach > extent:
                 raise ValueError("average pooling with windows that exceed the input is not supported")
+    if kernel == source and wanted == [1, 1] and not any(padding):
+        return _batched(importer, node, lambda x: _R.nn.adaptive_avg_pool2d(x, 1, layout="NCHW"))
     include = bool(argument(node, 5, "count_include_pad", True))
     pads = [*padding, *padding]
     return _batched(

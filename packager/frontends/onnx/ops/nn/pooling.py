@@ -81,7 +81,8 @@ def _windows(data: Any, attributes: Mapping[str, Any]) -> list[_Window]:
                 size -= 1
         if size < 1:
             raise ValueError(f"the windows of pooling do not fit axis {i + 2} of extent {extent}")
-        found.append(_Window(extent, kernel[i], strides[i], dilations[i], before, after, size))
+        within = -(-(before + extent + after) // dilations[i])  # an exporter's way to a global pool is a huge window
+        found.append(_Window(extent, min(kernel[i], within), strides[i], dilations[i], before, after, size))
     return found
 
 
@@ -102,9 +103,10 @@ def _is_static(data: Any) -> bool:
 
 
 def _explicit(attributes: dict[str, Any], windows: Sequence[_Window]) -> dict[str, Any]:
-    """Return the attributes with explicit padding instead of auto_pad and ceil_mode."""
+    """Return the attributes with clipped windows, and explicit padding instead of auto_pad and ceil_mode."""
     plain = {name: value for name, value in attributes.items() if name not in ("auto_pad", "ceil_mode")}
-    return plain | {"pads": (*(w.before for w in windows), *(w.end for w in windows))}
+    pads = (*(w.before for w in windows), *(w.end for w in windows))
+    return plain | {"kernel_shape": tuple(w.kernel for w in windows), "pads": pads}
 
 
 def _is_plain(data: Any, windows: Sequence[_Window]) -> bool:
@@ -174,6 +176,8 @@ def _average_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
     if not _is_static(data):
         return convert("AveragePool", list(inputs), attributes)
     windows = _windows(data, attributes)
+    if all(w.kernel == w.extent and w.size == 1 and not w.before and not w.after for w in windows):
+        return _global_average(builder, [data], {}, convert)
     padding = bool(attributes.get("count_include_pad", 0))
     clipped = padding and any(w.end > w.after for w in windows)
     dilated = any(w.dilation > 1 for w in windows)
