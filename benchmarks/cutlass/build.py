@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tvm import relax
 
 from benchmarks.cutlass.problems import HALF, Attention, Conv, Problem, Product
 from packager.backends.base import Context, Target
+from packager.backends.cutlass.attention.kernels import Sm90Attention
 from packager.backends.cutlass.attention.match import Attention as Found
 from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
@@ -114,6 +115,8 @@ def candidates(problem: Problem) -> list[KernelConfig]:
         form = GemmForm(DTYPE, DTYPE, b_rows=problem.batch > 0)
         ranking = _of_product(problem.m, problem.n, problem.k, max(1, problem.batch), form)
     elif isinstance(problem, Attention):
+        if problem.group == "tiles":
+            return list(_tiles_of_attention(problem))
         ranking = _of_attention(problem)
     elif problem.is_product:
         form = GemmForm(DTYPE, DTYPE, activation="relu")
@@ -129,20 +132,43 @@ def _of_product(m: int, n: int, k: int, batch: int, form: GemmForm) -> Ranking:
 
 
 def _of_attention(problem: Attention) -> Ranking:
-    """Say it as the backend finds it in a model: q, k and v side by side in one tensor."""
-    width = problem.heads * problem.depth
-    fused = relax.Var("qkv", relax.TensorType((problem.batch, problem.length, 3 * width), DTYPE))
-    result = relax.Var("o", relax.TensorType((problem.batch, problem.length, width), DTYPE))
-    q, k, v = (Heads(fused, offset, 3 * width, problem.depth) for offset in (0, width, 2 * width))
-    out = Heads(result, 0, width, problem.depth)
+    """Say it as the backend finds it in a model."""
+    batch, heads, length, depth = problem.batch, problem.heads, problem.length, problem.depth
+    width = heads * depth
+
+    def tensor(name: str, *shape: int) -> Any:
+        return relax.Var(name, relax.TensorType(shape, DTYPE))
+
+    if problem.shared:
+        first = tensor("q", batch, heads, problem.rows, depth)
+        others = [tensor(name, batch, problem.shared, length, depth) for name in "kv"]
+        q = Heads(first, 0, depth, 0, head_major=True)
+        k, v = (Heads(other, 0, depth, 0, head_major=True, group=heads // problem.shared) for other in others)
+    else:
+        fused = tensor("qkv", batch, length, 3 * width)
+        q, k, v = (Heads(fused, offset, 3 * width, depth) for offset in (0, width, 2 * width))
+    result = tensor("o", batch, problem.rows, width)
+    mask = tensor("mask", 1, 1, problem.rows, length) if problem.filled else None
     found = Found(
-        *((result,), q, k, v, out),
-        *(problem.batch, problem.heads, problem.length, problem.length, problem.depth, problem.depth),
-        problem.depth**-0.5,
+        *((result,), q, k, v, Heads(result, 0, width, depth)),
+        *(batch, heads, problem.rows, length, depth, depth),
+        *(depth**-0.5, mask, problem.causal),
     )
     known = read_attention(found)
     assert known is not None
     return rank_attention(known, OPTIONS)
+
+
+def _tiles_of_attention(problem: Attention) -> Iterator[KernelConfig]:
+    """Yield kernels for the head dim, and for the next one that the portfolio has, which fit into shared memory."""
+    padded = next(depth for depth in (32, 64, 96, 128, 192, 256) if problem.depth <= depth)
+    for depth in sorted({-(-problem.depth // 16) * 16, padded}):
+        for keys, blocks in ((64, 1),) if depth > 128 else ((64, 3), (128, 2), (128, 3)):
+            yield Sm90Attention(DTYPE, 64, keys, depth, problem.causal, "none", "tma", blocks)
+        for keys in () if depth > 192 else (64,) if depth > 128 else (64, 128, 192):
+            yield Sm90Attention(DTYPE, 128, keys, depth, problem.causal, "none", "pingpong")
+        for keys in (64,) if depth > 128 else (128, 256) if depth <= 64 else (128,):
+            yield Sm90Attention(DTYPE, 128, keys, depth, problem.causal, "none", "cooperative")
 
 
 def _of_convolution(problem: Conv) -> Ranking:

@@ -29,7 +29,7 @@ THRESHOLDS = (
     ("attention", "choice", "worst", 0.9),
     ("conv", "best", "geomean", 0.95),
 )
-RIVALS = ("linear", "bmm", "sdpa, flash", "cudnn_convolution_relu", "conv2d")
+RIVALS = ("linear", "bmm", "sdpa", "cudnn_convolution_relu", "conv2d")
 Summary = dict[str, dict[str, dict[str, float]]]
 
 

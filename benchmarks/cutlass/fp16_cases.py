@@ -19,7 +19,7 @@ from benchmarks.cutlass.problems import Attention, Conv, Problem, Product
 DTYPE = torch.float16
 # Of the Euclidean norm, and of one element. Rounding a result to fp16 is 2.8e-4 of the norm, and at most 4.9e-4 of one.
 TOLERANCES = (1e-3, 4e-3)
-FLASH, CUDNN = "sdpa, flash", "sdpa, cuDNN"
+FLASH, CUDNN, EFFICIENT = "sdpa, flash", "sdpa, cuDNN", "sdpa, efficient"
 # A layer's product with its bias is one call of cuBLASLt (CUBLASLT_EPILOGUE_BIAS) in torch.addmm, which linear calls.
 LINEAR, BMM = "linear (cuBLASLt, bias in its epilogue)", "bmm (cuBLAS)"
 MEMORY_FORMATS = {"NHWC": torch.channels_last, "NCHW": torch.contiguous_format}
@@ -29,7 +29,9 @@ Random = Callable[..., torch.Tensor]
 
 def make_case(problem: Problem, device: str = "cuda", sets: int = 0) -> Case:
     """Return random operands for a problem; ``sets`` 0 is as many as exceed the cache."""
-    makers = {"linear": _linear, "bmm": _bmm, "attention": _attention, "conv": _convolution}
+    if isinstance(problem, Attention):
+        return _attention(problem, partial(_random, device=device), sets or count_sets(problem))
+    makers = {"linear": _linear, "bmm": _bmm, "conv": _convolution}
     return makers[problem.group](problem, partial(_random, device=device), sets or count_sets(problem))
 
 
@@ -111,33 +113,58 @@ def _bmm(problem: Product, random: Random, count: int) -> Case:
 
 def _attention(problem: Attention, random: Random, count: int) -> Case:
     batch, heads, length, depth = problem.batch, problem.heads, problem.length, problem.depth
-    fused = [random(batch, length, 3, heads, depth) for _ in range(count)]
-    outputs = [_unwritten(x, batch, length, heads, depth) for x in fused]
     # As torch takes them: [batch, heads, length, depth].
-    split = [tuple(part.transpose(1, 2) for part in x.unbind(2)) for x in fused]
+    if problem.shared:
+        shapes = ((heads, problem.rows), (problem.shared, length), (problem.shared, length))
+        split = [tuple(random(batch, *shape, depth) for shape in shapes) for _ in range(count)]
+    else:
+        fused = [random(batch, length, 3, heads, depth) for _ in range(count)]
+        split = [tuple(part.transpose(1, 2) for part in x.unbind(2)) for x in fused]
+    outputs = [_unwritten(q, batch, problem.rows, heads, depth) for q, _, _ in split]
+    workspace = torch.zeros(1 << 24, dtype=torch.uint8, device=outputs[0].device)
+    mask = None
+    if problem.filled:
+        places = torch.arange(length, device=outputs[0].device).expand(1, 1, problem.rows, length)
+        mask = torch.zeros(places.shape, dtype=DTYPE, device=places.device).masked_fill(
+            places >= problem.filled, -math.inf
+        )
 
     def attend(backend: SDPBackend, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        options = {"attn_mask": None if mask is None else mask.to(operands[0].dtype), "is_causal": problem.causal}
         with sdpa_kernel(backend):
-            return functional.scaled_dot_product_attention(*operands)
+            return functional.scaled_dot_product_attention(*operands, **options, enable_gqa=problem.shared > 0)
 
     backends = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
+    backends |= {EFFICIENT: SDPBackend.EFFICIENT_ATTENTION} if mask is not None else {}
     return _case(
-        [_attention_problem(problem, x, o) for x, o in zip(fused, outputs, strict=True)],
+        [_attention_problem(problem, x, o, workspace, mask) for x, o in zip(split, outputs, strict=True)],
         outputs,
         lambda: attend(SDPBackend.MATH, [tensor.float() for tensor in split[0]]),
         lambda output: output.transpose(1, 2),
         {name: [partial(attend, backend, each) for each in split] for name, backend in backends.items()},
+        tensors=[workspace, *([] if mask is None else [mask])],
     )
 
 
-def _attention_problem(problem: Attention, fused: torch.Tensor, output: torch.Tensor) -> AttentionProblem:
-    made = AttentionProblem(o=output.data_ptr(), scale=problem.depth**-0.5)
-    for name, part in zip("qkv", fused.unbind(2), strict=True):
+def _attention_problem(
+    problem: Attention,
+    operands: Sequence[torch.Tensor],
+    output: torch.Tensor,
+    workspace: torch.Tensor,
+    mask: torch.Tensor | None,
+) -> AttentionProblem:
+    """Return the problem; strides of [batch, heads, rows, depth] are of batch, row and head there."""
+    made = AttentionProblem(o=output.data_ptr(), workspace=workspace.data_ptr(), scale=problem.depth**-0.5)
+    for name, part in zip("qkvo", (*operands, output.transpose(1, 2)), strict=True):
         setattr(made, name, part.data_ptr())
-        getattr(made, f"{name}_strides")[:] = part.stride()[:3]
-    made.o_strides[:] = output.stride()[:3]
-    made.batch, made.heads, made.queries, made.keys = problem.batch, problem.heads, problem.length, problem.length
+        batch, head, row, _ = part.stride()
+        getattr(made, f"{name}_strides")[:] = (batch, row, head)
+    if mask is not None:
+        made.bias = mask.data_ptr()
+        made.bias_strides[:] = (0, 0, mask.stride(2) if problem.rows > 1 else 0)
+    made.batch, made.heads, made.queries, made.keys = problem.batch, problem.heads, problem.rows, problem.length
     made.depth = made.value_depth = problem.depth
+    made.group = problem.heads // problem.shared if problem.shared else 1
     return made
 
 

@@ -38,9 +38,10 @@ class AttentionProblem(ctypes.Structure):
 
     _fields_ = (
         *[(name, ctypes.c_uint64) for name in ("q", "k", "v", "o", "bias", "lengths", "workspace")],
-        *[(name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "value_depth")],
+        *[(name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "value_depth", "group")],
         *[(f"{name}_strides", _Strides) for name in ("q", "k", "v", "o", "bias")],
         ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.harness.gpu import matches
 
@@ -68,25 +68,43 @@ class Product:
 
 @dataclass(frozen=True)
 class Attention:
-    """softmax(q k^T / sqrt(depth)) v of one tensor [batch, length, 3, heads, depth]."""
+    """softmax(q k^T / sqrt(depth)) v.
+
+    Of one tensor [batch, length, 3, heads, depth]; or, with ``shared`` heads of keys and values, of q [batch, heads,
+    queries, depth] and of k and v [batch, shared, length, depth], as caches are. ``filled`` keys of a cache are not
+    masked; 0: there is no mask. Those of the group ``tiles`` are solved by all kernels that there may be.
+    """
 
     batch: int
     heads: int
     length: int
     depth: int
+    shared: int = 0
+    queries: int = 0
+    causal: bool = False
+    filled: int = 0
+    group: str = "attention"
 
-    group = "attention"
     form = HALF
+
+    @property
+    def rows(self) -> int:
+        """Queries of a head."""
+        return self.queries or self.length
 
     @property
     def name(self) -> str:
         """The name in files and options."""
-        return f"attention_{self.batch}x{self.heads}x{self.length}x{self.depth}"
+        parts = [f"{self.group}_{self.batch}x{self.heads}x{self.length}x{self.depth}"]
+        parts += [f"g{self.heads // self.shared}"] if self.shared else []
+        parts += [f"q{self.queries}"] if self.queries else []
+        return "_".join(parts + ["causal"] * self.causal + [f"m{self.filled}"] * bool(self.filled))
 
     @property
     def nbytes(self) -> int:
         """Bytes of operands and result."""
-        return SIZES["float16"] * 4 * self.batch * self.heads * self.length * self.depth
+        rows = 2 * self.heads * self.rows + 2 * (self.shared or self.heads) * self.length
+        return SIZES["float16"] * self.batch * rows * self.depth
 
 
 @dataclass(frozen=True)
@@ -162,12 +180,32 @@ _LAYERS = (
     *((14, 1024, 512, 1, 1), (14, 512, 512, 3, 2), (14, 1024, 2048, 1, 2)),
     *((7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1)),
 )
+PROMPT = Attention(1, 32, 2048, 128, shared=8, causal=True, group="heads")
+STEP = Attention(1, 32, 2048, 64, shared=8, queries=1, group="decode")
 FP16: dict[str, tuple[Problem, ...]] = {
     "gemm": (
         *(Product(m, n, k) for n, k in _WIDTHS for m in (1, 16, 128, 2048, 8192)),
         *(Product(m, n, k, batch=batch) for batch, m, n, k in _BATCHED),
     ),
     "attention": (Attention(8, 12, 128, 64), Attention(32, 12, 512, 64), Attention(4, 16, 2048, 128)),
+    # Prompts of Llama, Stable Diffusion's self-attention, and other heads.
+    "heads": (
+        *(replace(PROMPT, length=length) for length in (128, 512, 2048)),
+        *(replace(PROMPT, length=1024, depth=64, shared=shared) for shared in (1, 8)),
+        *(Attention(2, 8, 4096, depth, group="heads") for depth in (32, 40, 48, 64, 80, 96)),
+    ),
+    # By more tiles than packager chooses from.
+    "tiles": tuple(Attention(2, 8, 4096, depth, group="tiles") for depth in (40, 64, 80, 160, 256)),
+    "decode": (
+        *(replace(STEP, filled=filled) for filled in (0, 700, 2048)),
+        replace(STEP, depth=128, filled=2000),
+        *(replace(STEP, queries=queries) for queries in (4, 16)),
+        *(replace(STEP, length=8192, depth=128, shared=shared) for shared in (1, 8, 32)),
+        replace(STEP, length=65536, depth=128),
+        *(replace(STEP, batch=batch, length=4096, depth=128) for batch in (8, 32)),
+        replace(STEP, batch=8, heads=16, length=4096, depth=256),
+        replace(STEP, batch=8, heads=12, length=1024, shared=12, queries=16),
+    ),
     "conv": tuple(Conv(batch, *layer) for batch in (1, 8, 32) for layer in _LAYERS),
 }
 _FP8 = Form("float8_e4m3fn", "float16", offset=False)

@@ -103,7 +103,11 @@ def test_the_problems_are_those_that_are_asked_for() -> None:
     [
         ((), 2, "arguments are required: command"),
         (("build", "--set", "lstm"), 2, "invalid choice: 'lstm'"),
-        (("build", "--only", "bmm_1x1x1x1"), 2, "no problem of gemm, attention, conv matches 'bmm_1x1x1x1'"),
+        (
+            ("build", "--only", "bmm_1x1x1x1"),
+            2,
+            "no problem of gemm, attention, heads, tiles, decode, conv matches 'bmm_1x1x1x1'",
+        ),
         (("run", "nowhere"), 2, "arguments are required: -o"),
         (("run", "nowhere", "-o", "x.json"), 1, "error: nowhere has no kernels.json\nhint: make it with `build"),
     ],
@@ -153,9 +157,15 @@ def solve(problem: Any) -> None:
             result += view(problem.bias, (n,), (1,)).astype(np.float32)
         view(problem.d, (batch, m, n), (problem.batch_d, problem.ldd, 1))[...] = result
     elif type(problem).__name__ == "AttentionProblem":
-        shape = (problem.batch, problem.queries, problem.heads, problem.depth)
-        q, k, v, o = (view(getattr(problem, x), shape, (*getattr(problem, f"{x}_strides"), 1)) for x in "qkvo")
+        rows = {"q": problem.queries, "k": problem.keys, "v": problem.keys, "o": problem.queries}
+        heads = {x: problem.heads // (problem.group if x in "kv" else 1) for x in rows}
+        shapes = {x: (problem.batch, rows[x], heads[x], problem.depth) for x in rows}
+        q, k, v, o = (view(getattr(problem, x), shapes[x], (*getattr(problem, f"{x}_strides"), 1)) for x in "qkvo")
+        k, v = (np.repeat(x, problem.group, axis=2) for x in (k, v))
         scores = problem.scale * np.einsum("bqhd,bkhd->bhqk", q.astype(np.float32), k.astype(np.float32))
+        if problem.bias:
+            shape = (problem.batch, problem.heads, problem.queries, problem.keys)
+            scores += view(problem.bias, shape, (*problem.bias_strides, 1)).astype(np.float32)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         o[...] = np.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v.astype(np.float32))
     else:
@@ -185,11 +195,12 @@ def small_problems() -> list[Any]:
 
     return [
         *(Product(16, 24, 32), Product(3, 48, 64, batch=2), Attention(2, 3, 77, 64)),
+        *(Attention(2, 6, 50, 64, shared=2, queries=3), Attention(1, 4, 40, 32, shared=2, queries=1, filled=30)),
         *(Conv(2, 28, 16, 24, 3, 2), Conv(1, 30, 3, 16, 7, 2), Conv(2, 14, 8, 16, 1, 2), Conv(2, 14, 8, 16, 1, 1)),
     ]
 
 
-@pytest.mark.parametrize("index", range(7))
+@pytest.mark.parametrize("index", range(9))
 def test_kernels_are_told_the_problem_that_torch_solves(index: int) -> None:
     torch = pytest.importorskip("torch")
     from benchmarks.cutlass.fp16_cases import make_case
@@ -204,7 +215,7 @@ def test_kernels_are_told_the_problem_that_torch_solves(index: int) -> None:
     results = {"ours": case.result().clamp_min(0) if problem.group == "conv" else case.result()}
     for name, calls in case.rivals.items():
         assert len(calls) == 2
-        if not name.startswith(("cudnn_convolution_relu", "sdpa, cuDNN")):  # of a GPU alone
+        if not name.startswith(("cudnn_convolution_relu", "sdpa, cuDNN", "sdpa, efficient")):  # of a GPU alone
             results[name] = calls[0]()
     assert len(results) > 1
     for name, result in results.items():

@@ -192,10 +192,10 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
         elif name == "broadcast_to" and array.shape == wanted:
             continue
         elif name == "broadcast_to":
-            if group > 1 or len(wanted) != 5 or array.shape != (*wanted[:2], 1, *wanted[3:]):
+            shared = None if group > 1 else _repeated_heads(array, wanted, known(operand.shape))
+            if shared is None:
                 return None
-            group, repeated = wanted[2], True
-            array = array[:, :, 0]
+            (array, group), repeated = shared, True
         elif repeated or fused or (group > 1 and name != "permute_dims"):
             whole = (array.shape[0], array.shape[1] * group, *array.shape[2:])
             if name == "permute_dims" and fused and int(value.attrs.axes[0]) == 0:
@@ -220,6 +220,31 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
                 fused = True
     found = None if repeated else _as_heads(array, known(operand.shape), operand.swapped, group)
     return None if found is None else (found, found.__array_interface__["data"][0] - start, group)
+
+
+def _repeated_heads(
+    array: NDArray[Any], wanted: tuple[int, ...], expected: tuple[int, ...] | None
+) -> tuple[NDArray[Any], int] | None:
+    """Return a source's view as [batch, heads, ...] that is repeated to ``wanted`` behind its heads, and how often.
+
+    ``expected`` is the operand in the end. ``Tile`` becomes a reshape with axes of 1 for all that is not repeated.
+    """
+    grown = [axis for axis, (own, full) in enumerate(zip(array.shape, wanted, strict=False)) if own != full]
+    if expected is None or array.ndim != len(wanted) or len(grown) != 1 or array.shape[grown[0]] != 1:
+        return None
+    (axis,) = grown
+    group = wanted[axis]
+    leading, trailing = array.shape[:axis], array.shape[axis + 1 :]
+    heads = (expected[0], expected[1] // group)
+    ends = [end for end in (expected[2:], expected[:1:-1]) if _without_ones(end) == _without_ones(trailing)]
+    fused = (math.prod(heads),)  # an axis can be split without copies
+    if not ends or _without_ones(leading) not in (_without_ones(heads), _without_ones(fused)):
+        return None
+    return array.reshape((*heads, *ends[0])), group
+
+
+def _without_ones(extents: Sequence[int]) -> list[int]:
+    return [extent for extent in extents if extent != 1]
 
 
 def _as_heads(array: NDArray[Any], expected: tuple[int, ...] | None, swapped: bool, group: int) -> NDArray[Any] | None:

@@ -33,6 +33,7 @@ using Sm80Attention =
 template <class Kernel>
 struct Sm80Params : Kernel::Params {
   const int32_t *lengths = nullptr;
+  int32_t group = 1;
   int64_t o_batch = 0, o_head = 0;
 };
 
@@ -61,8 +62,10 @@ CUTLASS_DEVICE void run(Sm80Params<Kernel> const &arguments) {
   typename Kernel::Params params = arguments;
   const int64_t batch = blockIdx.z, head = blockIdx.y;
   params.query_ptr += batch * params.q_strideB;
-  params.key_ptr += batch * params.k_strideB;
-  params.value_ptr += batch * params.v_strideB;
+  // The example goes on by the head of q: keys and values of a group of them stay.
+  const int64_t back = head - head / arguments.group;
+  params.key_ptr += batch * params.k_strideB - back * params.k_strideH;
+  params.value_ptr += batch * params.v_strideB - back * params.v_strideH;
   // The example adds a head's place in rows without gaps.
   params.output_ptr += batch * arguments.o_batch + head * (arguments.o_head - params.head_dim_value);
   if (arguments.lengths != nullptr) params.num_keys = cutlass::fast_min(params.num_keys, arguments.lengths[batch]);
@@ -103,9 +106,7 @@ int32_t fill(const pk_attention_t &problem, bool causal, void *arguments, pk_cud
       !takes_vectors(problem.bias, problem.bias_strides, 16 / sizeof(Element), sizeof(Element))) {
     return -1;
   }
-  // With one query and the same keys for all heads the example takes heads for rows, without gaps between them.
-  const bool shared_keys = problem.k_strides[2] == 0 && problem.v_strides[2] == 0;
-  if (shared_keys && problem.queries == 1 && problem.heads > 1) return -1;
+  if (problem.group < 1 || problem.heads % problem.group != 0 || problem.softcap != 0.0f) return -1;
 
   auto &params = *new (arguments) Sm80Params<Kernel>;
   params.query_ptr = static_cast<Element *>(const_cast<void *>(problem.q));
@@ -125,9 +126,11 @@ int32_t fill(const pk_attention_t &problem, bool causal, void *arguments, pk_cud
   params.k_strideB = problem.k_strides[0], params.k_strideM = problem.k_strides[1];
   params.v_strideB = problem.v_strides[0], params.v_strideM = problem.v_strides[1];
   params.q_strideH = problem.q_strides[2];
-  // A head's stride that nothing reads may not be zero.
-  params.k_strideH = problem.heads == 1 ? problem.depth : problem.k_strides[2];
-  params.v_strideH = problem.heads == 1 ? problem.value_depth : problem.v_strides[2];
+  // A head's stride that nothing reads may not be zero: the example would take heads for rows of one query.
+  const bool single = problem.heads == problem.group;
+  params.k_strideH = single ? problem.depth : problem.k_strides[2];
+  params.v_strideH = single ? problem.value_depth : problem.v_strides[2];
+  params.group = int32_t(problem.group);
   params.o_batch = problem.o_strides[0], params.o_strideM = problem.o_strides[1], params.o_head = problem.o_strides[2];
   params.bias_strideB = problem.bias_strides[0];
   params.bias_strideH = problem.bias_strides[1];

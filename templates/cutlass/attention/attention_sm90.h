@@ -1,6 +1,7 @@
 /* Attention for sm_90a: the collectives of CUTLASS's example 88, given what its problems lack. The example knows one
- * number of keys and the scale 1 / sqrt(depth). Here each batch may have fewer keys, scores take a bias, the scale is
- * the problem's, sizes are no multiples of tiles, and the kernel waits itself for the kernels before it. */
+ * number of keys, the scale 1 / sqrt(depth), and keys and values for each head. Here each batch may have fewer keys, a
+ * group of heads has one of keys and values, scores take a bias, the scale is the problem's, sizes are no multiples of
+ * tiles, and the kernel waits itself for the kernels before it. */
 #pragma once
 
 #include "problems.h"
@@ -15,6 +16,7 @@ int __any_sync(unsigned, int);
 unsigned __byte_perm(unsigned, unsigned, unsigned);
 __half __hmax_nan(__half, __half);
 #endif
+#include "attention_loads.h"
 #include "kernel/fmha_kernel_builder.hpp"
 //
 #include "gemm.h"
@@ -24,13 +26,14 @@ using namespace cute;
 
 enum class Bias { kNone, kKeys, kDense };
 
-// Where scores get their bias; travels to the mask behind the five numbers of a problem's size.
+// Where keys, values and the bias of scores lie; travels to loads and the mask behind the five numbers of a problem's size.
 template <class Element>
 struct Scores {
   const Element *bias;  // of this batch and head
   int64_t row;          // from one query's to the next
   float inverse_scale;  // the scale is applied to what the bias was added to
   bool pairs;           // two neighbors, the first in an even column, can be loaded at once
+  int group;            // heads of queries that have one of keys and values
 };
 
 // A finite bias that no score outweighs. Beyond it the rounding of the largest score shows in its exponential: rows
@@ -148,6 +151,7 @@ struct Attention : Base {
     const Element *bias;
     int64_t bias_strides[3];
     float scale;
+    int group;
   };
 
   struct Params : Base::Params {
@@ -156,6 +160,7 @@ struct Attention : Base {
     int64_t bias_strides[3];
     float inverse_scale;
     bool pairs;
+    int group;
   };
 
   template <class Size>
@@ -180,6 +185,7 @@ struct Attention : Base {
     params.scale_softmax_log2 = args.scale * kLog2e;
     params.inverse_scale = 1.0f / args.scale;
     params.lengths = args.lengths;
+    params.group = args.group;
     params.bias = args.bias;
     uint64_t places = reinterpret_cast<uintptr_t>(args.bias) / sizeof(Element);
     for (int i = 0; i < 3; i++) places |= uint64_t(params.bias_strides[i] = args.bias_strides[i]);
@@ -195,10 +201,11 @@ struct Attention : Base {
     int keys = get<3>(size);
     if (params.lengths != nullptr) keys = cute::min(keys, cute::max(params.lengths[batch], 0));
     Scores<Element> scores{};
+    scores.group = params.group;
     if constexpr (kBias != Bias::kNone) {
       const int head = get<2, 1>(block);
       const int64_t offset = batch * params.bias_strides[0] + head * params.bias_strides[1];
-      scores = {params.bias + offset, params.bias_strides[2], params.inverse_scale, params.pairs};
+      scores = {params.bias + offset, params.bias_strides[2], params.inverse_scale, params.pairs, params.group};
     }
     return make_tuple(get<0>(size), get<1>(size), get<2>(size), keys, get<4>(size), scores);
   }
@@ -296,8 +303,8 @@ inline bool takes_tensor(const void *pointer, const int64_t (&strides)[3], size_
 }
 
 // A single batch or head has whatever stride tensor maps allow.
-inline Strides strides_of(const int64_t (&strides)[3], const pk_attention_t &problem) {
-  const int64_t batch = strides[problem.batch == 1 ? 1 : 0], head = strides[problem.heads == 1 ? 1 : 2];
+inline Strides strides_of(const int64_t (&strides)[3], int64_t batches, int64_t heads) {
+  const int64_t batch = strides[batches == 1 ? 1 : 0], head = strides[heads == 1 ? 1 : 2];
   return make_stride(int(strides[1]), _1{}, make_stride(int(batch), int(head)));
 }
 
@@ -313,7 +320,8 @@ int32_t fill(const pk_cuda_device_t *device, const pk_attention_t &problem, void
   for (const int64_t extent : {problem.batch, problem.heads, problem.queries, problem.keys}) {
     if (extent < 1 || extent > INT32_MAX) return -1;
   }
-  const int64_t most = size<2>(typename Kernel::TileShape{});
+  if (problem.group < 1 || problem.heads % problem.group != 0 || problem.softcap != 0.0f) return -1;
+  const int64_t most = size<2>(typename Kernel::TileShape{}), shared_heads = problem.heads / problem.group;
   if (problem.depth != problem.value_depth || problem.depth % (16 / sizeof(Element)) != 0) return -1;
   if (problem.depth < 1 || problem.depth > most || !(problem.scale > kLeastScale)) return -1;
   if (!takes_tensor(problem.q, problem.q_strides, sizeof(Element))) return -1;
@@ -327,17 +335,18 @@ int32_t fill(const pk_cuda_device_t *device, const pk_attention_t &problem, void
   args.problem_size = {int(problem.batch), int(problem.heads), int(problem.queries), int(problem.keys),
                        int(problem.depth)};
   args.mainloop.ptr_Q = static_cast<const Element *>(problem.q);
-  args.mainloop.dQ = strides_of(problem.q_strides, problem);
+  args.mainloop.dQ = strides_of(problem.q_strides, problem.batch, problem.heads);
   args.mainloop.ptr_K = static_cast<const Element *>(problem.k);
-  args.mainloop.dK = strides_of(problem.k_strides, problem);
+  args.mainloop.dK = strides_of(problem.k_strides, problem.batch, shared_heads);
   args.mainloop.ptr_V = static_cast<const Element *>(problem.v);
-  args.mainloop.dV = strides_of(problem.v_strides, problem);
+  args.mainloop.dV = strides_of(problem.v_strides, problem.batch, shared_heads);
   args.mainloop.lengths = problem.lengths;
   args.mainloop.bias = static_cast<const Element *>(problem.bias);
   for (int i = 0; i < 3; i++) args.mainloop.bias_strides[i] = problem.bias_strides[i];
   args.mainloop.scale = problem.scale;
+  args.mainloop.group = int(problem.group);
   args.epilogue.ptr_O = static_cast<Element *>(problem.o);
-  args.epilogue.dO = strides_of(problem.o_strides, problem);
+  args.epilogue.dO = strides_of(problem.o_strides, problem.batch, problem.heads);
   args.hw_info.sm_count = device->num_sms;
 
   const auto params = Kernel::to_underlying_arguments(args, nullptr);

@@ -37,9 +37,11 @@ typedef struct {
   const int32_t *lengths; /* [batch] how many keys there are, the rest is padding; or NULL */
   void *workspace;
   int64_t batch, heads, queries, keys, depth, value_depth;
+  int64_t group; /* a head of k and v is that of so many consecutive heads of q; strides are of heads in memory */
   int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3]; /* of batch, row, head */
   int64_t bias_strides[3];                                        /* of batch, head, row; 0 where it is broadcast */
   float scale;
+  float softcap; /* scores become softcap * tanh(scores / softcap) before the mask; 0: they do not */
 } pk_attention_t;
 
 /* y = act(x * w + bias + residual): NHWC data, OHWI weights. */

@@ -1,8 +1,8 @@
 """Attention kernels: their configurations, what each supports, and the portfolio.
 
 Two families solve ``pk_attention_t``: sm90 is built from the collectives of CUTLASS's example 88 (TMA and warp-group
-MMA), sm80, for GPUs from there on, from example 41. Batch, heads, queries, keys, strides, the scale and the number of
-keys of each batch are arguments.
+MMA), sm80, for GPUs from there on, from example 41. For few rows of queries both have kernels that split the keys.
+Batch, heads, queries, keys, strides, the scale and the number of keys of each batch are arguments.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ Schedule = Literal["tma", "cooperative", "pingpong"]
 SCHEDULES: dict[Schedule, str] = {"tma": "Tma", "cooperative": "Cooperative", "pingpong": "Pingpong"}
 BIASES: dict[Bias, str] = {"none": "kNone", "keys": "kKeys", "dense": "kDense"}
 # Head dims of sm90 kernels; others are padded to the next larger one with zeros.
-SM90_DEPTHS = (32, 64, 96, 128)
+SM90_DEPTHS = (32, 48, 64, 96, 128)
 SM90_MEGABYTES = 4600
 SM80_MEGABYTES = 600
+SPLIT_MEGABYTES = 300
+# As in attention_split.h: the largest head dim of a kernel, rows of a block, blocks that share a workspace, their
+# counters, and dims of values that a block has.
+SPLIT_DEPTHS = (64, 128, 256)
+SPLIT_ROWS, SPLIT_BLOCKS, SPLIT_COUNTER_BYTES, SPLIT_VALUES = 16, 384, 1 << 14, 128
+CLUSTER = 8
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,60 @@ class Sm80Attention(_Kernel):
         return same and fits and (form.bias == "none" or (self.bias and form.bias_alignment % vector == 0))
 
 
-AttentionKernel = Sm90Attention | Sm80Attention
+@dataclass(frozen=True)
+class SplitAttention(KernelConfig):
+    """A kernel for few rows of queries, whose blocks share the keys; ``depth`` is the maximum of both head dims.
+
+    ``cluster`` blocks exchange their results in shared memory, which needs sm_90a; with 0 as many blocks as fill the
+    GPU do so through a workspace.
+    """
+
+    dtype: str
+    depth: int
+    causal: bool
+    cluster: int = 0
+
+    @property
+    def name(self) -> str:
+        """A C identifier that encodes everything that the kernel's code depends on."""
+        parts = ["pk_attention_split", ELEMENTS[self.dtype].short, str(self.depth)]
+        return "_".join([*parts, *filter(None, ("causal" * self.causal, f"c{self.cluster}" if self.cluster else ""))])
+
+    @property
+    def barrier_bytes(self) -> int:
+        """Bytes at the start of a problem's workspace that must be zero before a launch."""
+        return 0 if self.cluster else SPLIT_COUNTER_BYTES
+
+    def source(self, archs: tuple[str, ...]) -> KernelSource:
+        """Render the kernel's source file for these architectures."""
+        values = {**vars(self), "mark": MARK, "name": self.name, "element": SPLIT_ELEMENTS[self.dtype]}
+        text = render("cutlass/attention/attention_split.cu.j2", **values)
+        return KernelSource(self.name, text, archs, SPLIT_MEGABYTES)
+
+    def takes(self, form: AttentionForm) -> bool:
+        """Whether the kernel supports attentions of a form."""
+        depths = (form.depth, form.value_depth)
+        fits = max(depths) <= self.depth and all(number % 8 == 0 for number in (*depths, form.alignment))
+        return fits and (form.dtype, form.causal) == (self.dtype, self.causal)
+
+
+AttentionKernel = Sm90Attention | Sm80Attention | SplitAttention
+SPLIT_ELEMENTS = {"float16": "F16", "bfloat16": "Bf16"}
+
+
+def split_kernels(form: AttentionForm, clusters: bool) -> tuple[SplitAttention, ...]:
+    """Return the kernels for few rows, those of ``clusters`` too; may be empty."""
+    depth = next((depth for depth in SPLIT_DEPTHS if max(form.depth, form.value_depth) <= depth), None)
+    if form.dtype not in HALVES or depth is None:
+        return ()
+    made = (SplitAttention(form.dtype, depth, form.causal, cluster) for cluster in (CLUSTER, 0)[not clusters :])
+    return tuple(kernel for kernel in made if kernel.takes(form))
+
+
+def split_workspace(rows: int, value_depth: int) -> int:
+    """Return the bytes of a workspace for partial results of ``rows`` rows a block."""
+    values = min(value_depth, SPLIT_VALUES)
+    return SPLIT_COUNTER_BYTES + SPLIT_BLOCKS * min(rows, SPLIT_ROWS) * (values + 2) * 4
 
 
 def portfolio(

@@ -47,9 +47,7 @@ class Attention(attention.Attention):
 def find_attention(flow: Dataflow, softmax: Any) -> Iterator[Attention]:
     """Yield the attention around a softmax, with the GEMMs of its operands if they can be included, then without."""
     core = find_core(flow, softmax, widely=True)
-    if core is None or not _is_strided(core):  # repeated keys and values are computed
-        core = find_core(flow, softmax, widely=True, repeated=False)
-    if core is None or core.keep is not None or not _is_strided(core):
+    if core is None or core.keep is not None:
         return
     found = Attention(**vars(core))
     projections = find_projections(flow, (found.q, found.k, found.v))
@@ -59,12 +57,6 @@ def find_attention(flow: Dataflow, softmax: Any) -> Iterator[Attention]:
         if only_last_is_read(flow, variables):
             yield replace(found, variables=variables, projection=read_projection(flow, projections))
     yield found
-
-
-def _is_strided(core: attention.Attention) -> bool:
-    """Whether kernels can read keys and values by strides: heads of their own, or one head for all of several rows."""
-    shared = core.k.group == core.heads and isinstance(core.queries, int) and core.queries > 1
-    return core.k.group == 1 or shared
 
 
 def read_projection(flow: Dataflow, chains: Sequence[Chain]) -> Projection:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.attention.kernels import AttentionForm, AttentionKernel, Bias, portfolio
+from packager.backends.cutlass.attention.kernels import (
+    CLUSTER,
+    AttentionForm,
+    AttentionKernel,
+    Bias,
+    portfolio,
+    split_kernels,
+    split_workspace,
+)
 from packager.backends.cutlass.attention.match import Attention, Projection
 from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS
@@ -23,6 +31,11 @@ from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
+
+MOST_SPLIT_QUERIES, LEAST_SPLIT_KEYS = 16, 256
+# What a block of a cluster may read: a multiprocessor reads some 50 bytes in a nanosecond, exchange through memory
+# takes two microseconds.
+MOST_CLUSTER_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -71,8 +84,29 @@ def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Rankin
     size = " ".join(f"{name} {extent if isinstance(extent, int) else 'any'}" for name, extent in sizes)
     depths = f"depth {form.depth}x{form.value_depth} aligned {form.alignment}"
     mask = f"{'causal' if form.causal else 'full'} mask {form.bias}"
-    text = f"attention {form.dtype} {size} {depths} {mask}"
+    groups = f" groups of {attention.k.group}" if attention.k.group > 1 else ""
+    text = f"attention {form.dtype} {size} {depths} {mask}{groups}"
+    if _has_few_rows(attention) and (split := split_kernels(form, clusters=True)):
+        # Through memory on all multiprocessors, where what a cluster reads takes longer than another round.
+        ranking = rank(text, options.arch, split[:: 1 if _fits_clusters(attention) else -1], split_kernels(form, False))
+        return replace(ranking, workspace=split_workspace(attention.k.group * attention.queries, form.value_depth))
     return rank(text, options.arch, newest if _is_small(attention) else newest[::-1], plain)
+
+
+def _has_few_rows(attention: Attention) -> bool:
+    """Whether time is that of reading keys and values, which are to be split: a decoder's step."""
+    queries, keys = attention.queries, attention.keys
+    if not isinstance(queries, int) or queries > MOST_SPLIT_QUERIES:
+        return False
+    return queries == 1 or not isinstance(keys, int) or keys >= LEAST_SPLIT_KEYS
+
+
+def _fits_clusters(attention: Attention) -> bool:
+    """Whether clusters of one for each head of keys and 16 rows read as fast as all multiprocessors would."""
+    batch, keys = (extent if isinstance(extent, int) else 1024 for extent in (attention.batch, attention.keys))
+    tiles = batch * attention.heads // attention.k.group * -(-attention.k.group * attention.queries // 16)
+    nbytes = 2 * keys * (attention.depth + attention.value_depth) // CLUSTER
+    return tiles * CLUSTER >= 132 or nbytes <= MOST_CLUSTER_BYTES
 
 
 def _is_small(attention: Attention) -> bool:
@@ -107,7 +141,6 @@ def add_attention(
         draft.pointer(name, parameter, offset, size)
         batch: Any = (attention.heads // heads.group, count, row) if heads.head_major else (count, row)
         of_head: Any = (count, row) if heads.head_major else head
-        of_head = 0 if heads.group > 1 else of_head  # one head of keys for all
         draft.set(**{f"{name}_strides[0]": batch, f"{name}_strides[1]": row, f"{name}_strides[2]": of_head})
     draft.pointer("o", Parameter("argument", len(arguments), written=True))
     width = attention.heads * attention.value_depth
@@ -120,6 +153,7 @@ def add_attention(
         draft.set(**{f"bias_strides[{axis}]": stride for axis, stride in enumerate(_mask_strides(attention))})
     for name in ("batch", "heads", "queries", "keys", "depth", "value_depth"):
         draft.set(**{name: getattr(attention, name)})
+    draft.set(group=k.group)
     draft.set_float(scale=attention.scale)
 
 

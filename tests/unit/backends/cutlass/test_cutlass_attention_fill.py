@@ -27,9 +27,10 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         *[(name, ctypes.c_uint64) for name in ("q", "k", "v", "o", "bias", "lengths", "workspace")],
-        *[(name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "value_depth")],
+        *[(name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "value_depth", "group")],
         *[(f"{name}_strides", ctypes.c_int64 * 3) for name in ("q", "k", "v", "o", "bias")],
         ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
     )
 
 
@@ -39,6 +40,7 @@ def fused(batch: int = 2, heads: int = 3, rows: int = 197, depth: int = 64) -> P
     problem = Problem(q=4096, k=4096 + heads * depth * 2, v=4096 + heads * depth * 4, o=1 << 20, scale=depth**-0.5)
     problem.batch, problem.heads, problem.queries, problem.keys = batch, heads, rows, rows
     problem.depth = problem.value_depth = depth
+    problem.group = 1
     for strides in (problem.q_strides, problem.k_strides, problem.v_strides):
         strides[:] = (rows * row, row, depth)
     problem.o_strides[:] = (rows * heads * depth, heads * depth, depth)

@@ -26,7 +26,7 @@ def all_kernels() -> list[AttentionKernel]:
     return [
         kernel
         for family, dtype, depth, causal, bias in itertools.product(
-            FAMILIES, ("float16", "bfloat16", "float32"), (32, 64, 96, 128), (False, True), BIASES
+            FAMILIES, ("float16", "bfloat16", "float32"), (32, 48, 64, 96, 128), (False, True), BIASES
         )
         for kernel in portfolio(family, dtype, depth, causal, bias)
     ]

@@ -1,0 +1,167 @@
+"""Attention that is split over keys, run on the host, beside numpy in float64."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_cutlass_attention_fill import Problem
+
+from packager.backends.cutlass.core.compile_kernels import HEADER_FOLDERS
+from packager.codegen.cuda_toolkit import find_cuda_toolkit
+from packager.codegen.toolchain import find_toolchain
+
+pytestmark = pytest.mark.slow
+
+SIMT = Path(__file__).parent / "simt"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attention of random numbers; ``shared`` is the number of heads of keys."""
+
+    batch: int = 1
+    shared: int = 2
+    group: int = 1
+    queries: int = 1
+    keys: int = 300
+    depth: int = 64
+    value_depth: int = 64
+    bias: str = ""
+    causal: bool = False
+    softcap: float = 0.0
+    half: bool = True
+    lengths: tuple[int, ...] = ()
+    rows_first: bool = False
+
+    @property
+    def kernel_depth(self) -> int:
+        """Head dims of the kernel."""
+        return next(depth for depth in (64, 128, 256) if max(self.depth, self.value_depth) <= depth)
+
+
+CASES = {
+    "one row": Case(),
+    "a group": Case(group=4),
+    "groups of several batches": Case(batch=2, shared=1, group=7, keys=129),
+    "sixteen queries of a group": Case(group=3, queries=16, keys=70),
+    "fewer keys than a step": Case(keys=5),
+    "one key": Case(keys=1, queries=3),
+    "many keys": Case(shared=1, keys=3001, group=2),
+    "wide heads": Case(depth=128, value_depth=128, group=8),
+    "heads of 40": Case(depth=40, value_depth=40, queries=4),
+    "heads of 80": Case(depth=80, value_depth=80, queries=2),
+    "heads of 96": Case(depth=96, value_depth=96, group=2),
+    "heads of 160": Case(depth=160, value_depth=160, keys=90),
+    "heads of 256": Case(depth=256, value_depth=256, group=2, keys=90),
+    "values of another depth": Case(depth=192, value_depth=128, keys=90),
+    "narrow values": Case(depth=64, value_depth=8, keys=90),
+    "bfloat16": Case(half=False, group=4, bias="dense"),
+    "bias of keys": Case(batch=2, bias="keys", group=2),
+    "bias": Case(bias="dense", group=2, queries=5, keys=203),
+    "bias of odd rows": Case(bias="dense", group=2, queries=5, keys=201),
+    "a cache that is filled in part": Case(bias="cache", keys=3000, group=2, shared=1),
+    "a cache that is filled in part, several rows": Case(bias="cache", keys=2000, queries=6, shared=1),
+    "an empty cache": Case(bias="empty", keys=700, queries=2),
+    "lowest numbers": Case(bias="lowest", keys=200),
+    "causal": Case(causal=True, queries=9, keys=40),
+    "cap": Case(softcap=5.0, group=2, bias="dense"),
+    "lengths": Case(batch=3, lengths=(5, 0, 130), keys=200),
+    "rows before heads": Case(rows_first=True, group=2, queries=3, batch=2),
+}
+
+
+@pytest.fixture(scope="module")
+def attend(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    library = tmp_path_factory.mktemp("simt") / "split.so"
+    includes = [f"-I{path}" for path in (SIMT, *HEADER_FOLDERS, *find_cuda_toolkit("").include)]
+    flags = ["-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-DPK_HOST", "-DPK_SIMT"]
+    source = SIMT / "attention_split.cpp"
+    subprocess.run([find_toolchain("x86_64").cc, *flags, *includes, source, "-o", library, "-lstdc++"], check=True)
+    return ctypes.CDLL(str(library)).attend
+
+
+def bias_of(case: Case, rng: np.random.Generator) -> Any:
+    """Return [batch or 1, heads or 1, queries or 1, keys]."""
+    heads, shape = case.shared * case.group, (case.queries, case.keys)
+    if case.bias == "keys":
+        return np.where(rng.random((case.batch, 1, 1, case.keys)) < 0.3, -np.inf, 0.0)
+    if case.bias == "dense":
+        return rng.standard_normal((case.batch, heads, *shape))
+    later = np.arange(case.keys) > 100 + np.arange(case.queries)[:, None]
+    if case.bias == "cache":
+        return np.where(later, -np.inf, 0.0)[None, None]
+    if case.bias == "empty":
+        return np.where(later & (np.arange(case.queries)[:, None] == 1), 0.0, -np.inf)[None, None]
+    if case.bias == "lowest":
+        return np.full((1, 1, *shape), -65504.0)
+    return None
+
+
+def expected(case: Case, q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
+    k, v = (np.repeat(x, case.group, axis=1) for x in (k, v))
+    scores = q @ k.swapaxes(2, 3) * scale
+    if case.softcap:
+        scores = case.softcap * np.tanh(scores / case.softcap)
+    scores = scores if bias is None else scores + bias
+    places = np.arange(case.keys)
+    if case.causal:
+        scores = np.where(places > np.arange(case.queries)[:, None], -np.inf, scores)
+    if case.lengths:
+        scores = np.where(places >= np.array(case.lengths)[:, None, None, None], -np.inf, scores)
+    most = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isinf(most), 0.0, most))
+    total = weights.sum(-1, keepdims=True)
+    return weights @ v / np.where(total == 0, 1.0, total)
+
+
+@pytest.mark.sampled(6, every_value=False)
+@pytest.mark.parametrize("cluster", [0, 8])
+@pytest.mark.parametrize("name", CASES)
+def test_attention_of_few_rows_is_that_of_numpy(attend: Any, name: str, cluster: int) -> None:
+    case = CASES[name]
+    rng, dtype = np.random.default_rng(0), np.float16 if case.half else ml_dtypes.bfloat16
+    heads = case.shared * case.group
+
+    def made(count: int, rows: int, depth: int) -> Any:
+        shape = (case.batch, rows, count, depth) if case.rows_first else (case.batch, count, rows, depth)
+        return rng.standard_normal(shape).astype(dtype)
+
+    arrays = {"q": made(heads, case.queries, case.depth), "k": made(case.shared, case.keys, case.depth)}
+    arrays |= {"v": made(case.shared, case.keys, case.value_depth)}
+    arrays["o"] = np.full_like(made(heads, case.queries, case.value_depth), np.nan)
+    problem = Problem(scale=0.3, softcap=case.softcap)
+    for field in ("batch", "queries", "keys", "depth", "value_depth", "group"):
+        setattr(problem, field, getattr(case, field))
+    problem.heads = heads
+    for letter, array in arrays.items():
+        setattr(problem, letter, array.ctypes.data)
+        first, second, third = (stride // 2 for stride in array.strides[:3])
+        row, head = (second, third) if case.rows_first else (third, second)
+        getattr(problem, f"{letter}_strides")[:] = (first, row, head)
+    bias = bias_of(case, rng)
+    if bias is not None:
+        narrow = np.ascontiguousarray(bias.astype(dtype))
+        bias, problem.bias = narrow.astype(np.float64), narrow.ctypes.data
+        problem.bias_strides[:] = [s // 2 if e > 1 else 0 for s, e in zip(narrow.strides, narrow.shape, strict=True)][
+            :3
+        ]
+    lengths = np.array(case.lengths, np.int32)
+    if case.lengths:
+        problem.lengths = lengths.ctypes.data
+    workspace = np.full((1 << 14) + (1 << 24), 0x7F, np.uint8)
+    workspace[: 1 << 14] = 0
+    problem.workspace = workspace.ctypes.data
+
+    splits = attend(ctypes.byref(problem), case.half, case.causal, case.kernel_depth, cluster, 7)
+    assert splits == cluster or (cluster == 0 and splits >= 1)
+    order = (0, 2, 1, 3) if case.rows_first else (0, 1, 2, 3)
+    q, k, v, got = (arrays[letter].astype(np.float64).transpose(order) for letter in "qkvo")
+    tolerance = 2e-3 if case.half else 1.6e-2
+    np.testing.assert_allclose(got, expected(case, q, k, v, bias, 0.3), rtol=tolerance, atol=tolerance)
