@@ -26,7 +26,8 @@ using namespace cute;
 
 enum class Bias { kNone, kKeys, kDense };
 
-// Where keys, values and the bias of scores lie; travels to loads and the mask behind the five numbers of a problem's size.
+// Where keys, values and the bias of scores lie; travels to loads and the mask behind the five numbers of a problem's
+// size.
 template <class Element>
 struct Scores {
   const Element *bias;  // of this batch and head

@@ -116,7 +116,8 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   const SplitRow mine[2] = {split_row_of(p, row_tile * kSplitRows + g, shared_head, batch),
                             split_row_of(p, row_tile * kSplitRows + g + 8, shared_head, batch)};
   const Storage *k = static_cast<const Storage *>(p.k) + batch * p.k_strides[0] + shared_head * p.k_strides[2];
-  const Storage *v = static_cast<const Storage *>(p.v) + batch * p.v_strides[0] + shared_head * p.v_strides[2] + first_value;
+  const Storage *v =
+      static_cast<const Storage *>(p.v) + batch * p.v_strides[0] + shared_head * p.v_strides[2] + first_value;
   const uint4 zero = make_uint4(0, 0, 0, 0);
 
   auto query = [&](int i, int chunk) {
@@ -133,7 +134,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
   const int steps = (keys + kStep - 1) / kStep, workers = splits * kSplitWarps;
   uint32_t bias[kTiles][2], next_bias[kTiles][2];
-  auto load_bias = [&](uint32_t(&to)[kTiles][2], int step) {
+  auto load_bias = [&](uint32_t (&to)[kTiles][2], int step) {
 #pragma unroll
     for (int j = 0; j < kTiles; j++) {
       const int key = step * kStep + 8 * j + 2 * t;
@@ -176,7 +177,8 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
       float scores[kTiles][4] = {};
 #pragma unroll
       for (int c = 0; c < kChunks; c++) {
-        const uint4 q0 = kKeepsQ ? q[kKeepsQ ? c : 0][0] : query(0, c), q1 = kKeepsQ ? q[kKeepsQ ? c : 0][1] : query(1, c);
+        const uint4 q0 = kKeepsQ ? q[kKeepsQ ? c : 0][0] : query(0, c),
+                    q1 = kKeepsQ ? q[kKeepsQ ? c : 0][1] : query(1, c);
 #pragma unroll
         for (int j = 0; j < kTiles; j++) {
           mma<Type>(scores[j], q0.x, q1.x, q0.y, q1.y, kk[j][c].x, kk[j][c].y);
@@ -225,7 +227,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
       }
 #pragma unroll
       for (int i = 0; i < kStep / 16; i++) {
-        const float(&left)[4] = scores[2 * i], (&right)[4] = scores[2 * i + 1];
+        const float (&left)[4] = scores[2 * i], (&right)[4] = scores[2 * i + 1];
         const uint32_t a0 = pack<Type>(left[0], left[1]), a1 = pack<Type>(left[2], left[3]);
         const uint32_t a2 = pack<Type>(right[0], right[1]), a3 = pack<Type>(right[2], right[3]);
 #pragma unroll
@@ -343,8 +345,8 @@ constexpr uint32_t split_shared(int64_t rows, int64_t values) {
 }
 
 /* cluster: the number of blocks of one, or 0. */
-inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &problem, bool causal, int depth, int cluster,
-                          void *arguments, pk_cuda_launch_t *launch) {
+inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &problem, bool causal, int depth,
+                          int cluster, void *arguments, pk_cuda_launch_t *launch) {
   *launch = {};
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return 0;
   for (const int64_t extent : {problem.batch, problem.heads, problem.queries, problem.keys}) {

@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
   const void *q, *k, *v;
   void *o;
-  const void *bias;       /* [batch or 1, heads or 1, queries or 1, keys], added to scores, in the element type; or NULL */
+  const void *bias; /* [batch or 1, heads or 1, queries or 1, keys], added to scores, in the element type; or NULL */
   const int32_t *lengths; /* [batch] how many keys there are, the rest is padding; or NULL */
   void *workspace;
   int64_t batch, heads, queries, keys, depth, value_depth;

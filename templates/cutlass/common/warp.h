@@ -44,16 +44,19 @@ constexpr float kLog2OfE = 1.4426950408889634f;
 #include "simt_warp.h"
 #elif !defined(PK_HOST)
 
-/* acc[16, 8] += a[16, 16] b[16, 8]: lane 4 g + t has a (rows g and g + 8; columns 2 t, 2 t + 1 and these plus 8), b (rows
- * as columns of a, column g), and of acc row g, columns 2 t and 2 t + 1, then row g + 8. */
+/* acc[16, 8] += a[16, 16] b[16, 8]: lane 4 g + t has a (rows g and g + 8; columns 2 t, 2 t + 1 and these plus 8), b
+ * (rows as columns of a, column g), and of acc row g, columns 2 t and 2 t + 1, then row g + 8. */
 template <class Type>
-__device__ inline void mma(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+__device__ inline void mma(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                           uint32_t b1) {
   if constexpr (Type::kIsHalf) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
         : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
         : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }

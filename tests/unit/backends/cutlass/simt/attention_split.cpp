@@ -9,7 +9,8 @@ namespace {
 template <class Type, int kDepth>
 void run(const pk::SplitParams &params, const pk_cuda_launch_t &launch, int cluster) {
   simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, cluster ? cluster : 1, [&](char *memory) {
-    cluster ? pk::split_attention<Type, kDepth, true>(params, memory) : pk::split_attention<Type, kDepth, false>(params, memory);
+    cluster ? pk::split_attention<Type, kDepth, true>(params, memory)
+            : pk::split_attention<Type, kDepth, false>(params, memory);
   });
 }
 template <class Type>
@@ -21,7 +22,8 @@ void run(const pk::SplitParams &params, const pk_cuda_launch_t &launch, int dept
 }  // namespace
 
 /* Returns the number of splits, or what split_fill returns where it refuses. */
-extern "C" int32_t attend(const pk_attention_t *problem, int32_t half, int32_t causal, int32_t depth, int32_t cluster, int32_t num_sms) {
+extern "C" int32_t attend(const pk_attention_t *problem, int32_t half, int32_t causal, int32_t depth, int32_t cluster,
+                          int32_t num_sms) {
   pk::SplitParams params;
   memset(&params, 0, sizeof params);
   pk_cuda_launch_t launch;

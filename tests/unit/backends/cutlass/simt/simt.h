@@ -1,5 +1,5 @@
-/* Runs kernels of templates/cutlass on the host: each thread of a block is a fiber. Fibers run until they meet a barrier
- * or an instruction of a whole warp, one after the other; all blocks of a cluster are there at a time. */
+/* Runs kernels of templates/cutlass on the host: each thread of a block is a fiber. Fibers run until they meet a
+ * barrier or an instruction of a whole warp, one after the other; all blocks of a cluster are there at a time. */
 #pragma once
 #include <cuda_runtime.h>
 #include <stdlib.h>
@@ -74,7 +74,8 @@ inline void enter() {
 }
 
 /* Launches `kernel`, which is given its block's dynamic shared memory; a cluster is of blocks along x. */
-inline void launch(const uint32_t (&blocks)[3], int threads, uint32_t shared, int cluster, std::function<void(char *)> kernel) {
+inline void launch(const uint32_t (&blocks)[3], int threads, uint32_t shared, int cluster,
+                   std::function<void(char *)> kernel) {
   constexpr size_t kStack = 1 << 17;
   for (uint32_t z = 0; z < blocks[2]; z++)
     for (uint32_t y = 0; y < blocks[1]; y++)

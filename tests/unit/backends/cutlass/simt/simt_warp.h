@@ -1,14 +1,15 @@
 /* The instructions of templates/cutlass/common/warp.h on the host; included there, in namespace pk. */
 template <class Type>
 inline void mma(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  simt::exchange({a0, a1, a2, a3, b0, b1}, [&](const uint32_t(&words)[32][6]) {
+  simt::exchange({a0, a1, a2, a3, b0, b1}, [&](const uint32_t (&words)[32][6]) {
     const int g = simt::lane() / 4, t = simt::lane() % 4;
     const auto element = [](uint32_t pair, int second) { return second ? high_of<Type>(pair) : low_of<Type>(pair); };
     for (int n = 0; n < 4; n++) {
       const int row = g + n / 2 * 8, column = 2 * t + n % 2;
       float sum = 0.0f;
       for (int k = 0; k < 16; k++) {
-        const uint32_t a = words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], b = words[column * 4 + k % 8 / 2][4 + k / 8];
+        const uint32_t a = words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2],
+                       b = words[column * 4 + k % 8 / 2][4 + k / 8];
         sum += element(a, k % 2) * element(b, k % 2);
       }
       acc[n] += sum;
@@ -24,12 +25,12 @@ inline uint32_t low_halves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b <<
 inline uint32_t high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
 inline float exp2_of(float x) { return exp2f(x); }
 inline float shuffle_xor(float x, int mask) {
-  return simt::exchange({reinterpret_cast<const uint32_t &>(x)}, [&](const uint32_t(&words)[32][6]) {
+  return simt::exchange({reinterpret_cast<const uint32_t &>(x)}, [&](const uint32_t (&words)[32][6]) {
     return reinterpret_cast<const float &>(words[simt::lane() ^ mask][0]);
   });
 }
 inline bool any_lane(bool x) {
-  return simt::exchange({uint32_t(x)}, [](const uint32_t(&words)[32][6]) {
+  return simt::exchange({uint32_t(x)}, [](const uint32_t (&words)[32][6]) {
     bool any = false;
     for (const auto &lane : words) any |= lane[0] != 0;
     return any;
