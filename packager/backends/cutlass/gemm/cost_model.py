@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
+from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.few_rows import few_rows_kernels
 from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm80Tile, Tile, TiledConfig
 from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
 
 
 @dataclass(frozen=True)
 class GemmShape:
-    """The size of a product, with the upper bounds of symbolic dims."""
+    """The size of a product, with the upper bounds of symbolic dims; ``has_fixed_rows`` if the rows are none."""
 
     rows: int
     columns: int
     depth: int
     batch: int
+    has_fixed_rows: bool = False
 
 
 Config = TypeVar("Config", bound=TiledConfig)
 
+# So many rows go by the kernel of few rows, up to twice as many may.
+FEW_ROWS = 8
 SMS = 132  # of an H100 or H200
 MOST_SMS = 192  # of any GPU that kernels which split K run on
 # Microseconds of each sm90 tile on an H200: per launch, per wave of blocks, per 128 bytes of K in a wave, and per
@@ -111,9 +116,17 @@ def rank_gemm(
 
     plain = [config for width in (alignment, *narrower) for config in kernels("sm80", width)]
     aligned = alignment * size == 16 and divisor % vector_of(form.out) == 0
-    newest = kernels("sm90", alignment, margin) if aligned else []
+    newest: list[KernelConfig] = [*(kernels("sm90", alignment, margin) if aligned else ())]
     newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, alignment)
+    if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and not form.b_rows:
+        few = few_rows_kernels(
+            shape.rows, dtype, form.out, form.activation, form.residual, fast_math=options.use_fast_math
+        )
+        place = 0 if shape.rows <= FEW_ROWS else 1
+        newest[place:place] = few if newest else []
+        if options.split_k_slices == 1:
+            return rank(problem, options.arch, newest, [*few, *plain])
     if options.split_k_slices == 1 or shape.batch != 1 or not plain:
         return rank(problem, options.arch, newest, plain)
     # Second, so that it is shipped: it was asked for to be measured. The cost model does not estimate it.
@@ -124,7 +137,7 @@ def rank_gemm(
     return replace(ranking, workspace=sliced.workspace_bytes(MOST_SMS))
 
 
-def _with_second(kernels: list[GemmConfig], second: GemmConfig) -> list[GemmConfig]:
+def _with_second(kernels: Sequence[KernelConfig], second: GemmConfig) -> list[KernelConfig]:
     return [*kernels[:1], second, *kernels[1:]] if kernels else []
 
 

@@ -61,6 +61,7 @@ def _rank(problem: MatmulProblem, options: CutlassOptions, most_rows: int) -> Ra
         problem.columns if isinstance(problem.columns, int) else 512,
         problem.depth if isinstance(problem.depth, int) else 512,
         math.prod(extent if isinstance(extent, int) else 8 for extent in problem.batch),
+        all(isinstance(extent, int) for extent in problem.rows),
     )
     activation, residual = problem.chain.activation or "none", problem.chain.residual is not None
     form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual)

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from packager.backends.base import Context, Target
-from packager.backends.cutlass.core.compile_kernels import compile_host, find_cutlass
+from packager.backends.cutlass.core.compile_kernels import HEADER_FOLDERS, compile_host, find_cutlass
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
 
 ARCHS = ("sm_90a",)
+SIMT = Path(__file__).parent / "simt"
 # As the runtime aligns arguments: some begin with tensor maps.
 ALIGNMENT = 128
 # In place of an address: no tensor map can be made at all.
@@ -145,6 +146,25 @@ def build_host(config: KernelConfig, folder: Path) -> HostKernel:
     source.write_text(kernel.text, encoding="utf-8")
     compile_host(kernel, source, host, find_cutlass(), find_cuda_toolkit(""), make_context(folder))
     return link_host(kernel.name, host, folder)
+
+
+def build_simt(name: str, folder: Path) -> ctypes.CDLL:
+    """Compile ``simt/<name>.cpp``, which runs a kernel's threads as fibers."""
+    places = (SIMT, *HEADER_FOLDERS, *find_cuda_toolkit("").include)
+    flags = [
+        "-std=c++17",
+        "-O2",
+        "-w",
+        "-fPIC",
+        "-shared",
+        "-DPK_HOST",
+        "-DPK_SIMT",
+        *(f"-I{place}" for place in places),
+    ]
+    library = folder / f"{name}.so"
+    compiler = find_toolchain("x86_64").cc
+    subprocess.run([compiler, *flags, SIMT / f"{name}.cpp", "-o", library, "-lstdc++"], check=True)
+    return ctypes.CDLL(str(library))
 
 
 def host_builds(kernels: Mapping[str, KernelConfig], factory: pytest.TempPathFactory) -> Callable[[str], HostKernel]:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cutlass_kernel_builder import build_simt
 from test_cutlass_attention_fill import Problem
 
-from packager.backends.cutlass.core.compile_kernels import HEADER_FOLDERS
-from packager.codegen.cuda_toolkit import find_cuda_toolkit
-from packager.codegen.toolchain import find_toolchain
-
 pytestmark = pytest.mark.slow
-
-SIMT = Path(__file__).parent / "simt"
 
 
 @dataclass(frozen=True)
@@ -79,12 +72,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def attend(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    library = tmp_path_factory.mktemp("simt") / "split.so"
-    includes = [f"-I{path}" for path in (SIMT, *HEADER_FOLDERS, *find_cuda_toolkit("").include)]
-    flags = ["-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-DPK_HOST", "-DPK_SIMT"]
-    source = SIMT / "attention_split.cpp"
-    subprocess.run([find_toolchain("x86_64").cc, *flags, *includes, source, "-o", library, "-lstdc++"], check=True)
-    return ctypes.CDLL(str(library)).attend
+    return build_simt("attention_split", tmp_path_factory.mktemp("simt")).attend
 
 
 def bias_of(case: Case, rng: np.random.Generator) -> Any:

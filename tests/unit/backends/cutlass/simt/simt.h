@@ -2,6 +2,7 @@
  * barrier or an instruction of a whole warp, one after the other; all blocks of a cluster are there at a time. */
 #pragma once
 #include <cuda_runtime.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>

@@ -1,0 +1,75 @@
+"""GEMM kernels for at most 16 rows, whose time is that of reading the weights once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packager.backends.cutlass.core.element_types import ELEMENTS
+from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
+from packager.backends.cutlass.gemm.kernels import ACTIVATIONS
+from packager.bundle.dtypes import HALVES
+from packager.codegen.templates import MARK, render
+
+MEGABYTES = 500
+# Rows of a kernel, and its columns in sixteens: more rows need more loads of the data for each of a weight.
+TILES = {8: 1, 16: 2}
+# Types as in warp.h and gemm_rows.h.
+_TYPES = {"float16": "F16", "bfloat16": "Bf16", "float32": "F32"}
+
+
+@dataclass(frozen=True)
+class FewRowsGemm(KernelConfig):
+    """A kernel for ``rows`` rows or fewer; ``dtype`` is of a and b [n, k], ``out`` of bias, c and d.
+
+    K and the leading dimensions are multiples of 8. ``residual`` is whether c is read.
+    """
+
+    rows: int
+    dtype: str
+    out: str
+    activation: str = "none"
+    residual: bool = False
+    fast_math: bool = False
+
+    @property
+    def functor(self) -> str:
+        """The C++ functor of the activation, of templates/cutlass/common/activations.h."""
+        if self.activation == "none":
+            return "pk::Unchanged"
+        precise = "_precise" if self.out == "float32" else ""
+        accuracy = ("_fast" if self.fast_math else precise) if ACTIVATIONS[self.activation] else ""
+        return f"pk::{self.activation}{accuracy}<float>"
+
+    @property
+    def name(self) -> str:
+        """A C identifier that encodes everything that the kernel's code depends on."""
+        types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
+        form = self.functor.removeprefix("pk::").removesuffix("<float>")
+        parts = ["pk_gemm_rows", *types, str(self.rows), "none" if self.activation == "none" else form]
+        return "_".join(parts + ["c"] * self.residual)
+
+    def source(self, archs: tuple[str, ...]) -> KernelSource:
+        """Render the kernel's source file for these architectures."""
+        text = render(
+            "cutlass/gemm/gemm_rows.cu.j2",
+            mark=MARK,
+            name=self.name,
+            element=_TYPES[self.dtype],
+            element_d=_TYPES[self.out],
+            activation=self.functor,
+            residual=self.residual,
+            rows=self.rows,
+            tiles=TILES[self.rows],
+            blocks=2,
+        )
+        return KernelSource(self.name, text, archs, MEGABYTES)
+
+
+def few_rows_kernels(
+    rows: int, dtype: str, out: str, activation: str, residual: bool, *, fast_math: bool
+) -> list[FewRowsGemm]:
+    """Return the kernel for so many rows of aligned data, if there is one."""
+    fitting = next((most for most in TILES if rows <= most), None)
+    if dtype not in HALVES or fitting is None:
+        return []
+    return [FewRowsGemm(fitting, dtype, out, activation, residual, fast_math)]
