@@ -22,6 +22,7 @@ from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
+from packager.lower.cuda.algorithms.take import legalize_fused_take
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda
@@ -47,7 +48,6 @@ from packager.lower.legalize.scatter import (
     legalize_scatter_slices,
 )
 from packager.lower.legalize.split_sums import split_sums
-from packager.lower.legalize.take import legalize_fused_take
 from packager.lower.legalize.top_k import legalize_top_k
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.lower.legalize.unique import legalize_unique
