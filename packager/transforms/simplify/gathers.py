@@ -57,7 +57,9 @@ def _as_given(call: Any, made: IdentityMap[Any], extent: Any) -> Any | None:
     where: Any = made.get(call.args[1])
     if operator_of(where) != "where":
         return None
-    less, added, indices = made.get(where.args[0]), made.get(where.args[1]), where.args[2]
+    less: Any = made.get(where.args[0])
+    added: Any = made.get(where.args[1])
+    indices = where.args[2]
     if operator_of(less) != "less" or operator_of(added) != "add":
         return None
     if not (less.args[0].same_as(indices) and added.args[0].same_as(indices) and scalar_of(less.args[1]) == 0):
