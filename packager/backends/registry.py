@@ -30,6 +30,7 @@ BUILT_IN = {
     "cutlass": "packager.backends.cutlass.backend:BACKEND",
     "cublas": "packager.backends.cublas.backend:BACKEND",
     "cudnn": "packager.backends.cudnn.backend:BACKEND",
+    "tensorrt": "packager.backends.tensorrt.backend:BACKEND",
     "ccompiler": "packager.backends.ccompiler.backend:BACKEND",
     "external": "packager.backends.external.backend:BACKEND",
 }

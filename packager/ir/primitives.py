@@ -107,7 +107,8 @@ class FunctionGroup:
     ``parameters`` are the shapes of its arguments, results last: a tuple of extents for a tensor, a variable for a
     scalar. ``workspaces`` are sizes in bytes. Both, like the functions' scalars, use the same shape variables. For
     partitions packager fills in ``parameters``, ``composite`` and ``cost``; a kernel's cost is computed from its
-    PrimFunc. ``libraries`` are the ``symbol``s of the loaded libraries that its functions call.
+    PrimFunc. ``libraries`` are the ``symbol``s of the loaded libraries that its functions call. ``pending``: something
+    of its code is still to be added to the bundle (``packager finalize``), so nothing uses it yet.
     """
 
     functions: tuple[PrimitiveFunction, ...]
@@ -117,6 +118,7 @@ class FunctionGroup:
     composite: str | None = None
     cost: Cost | None = None
     libraries: tuple[str, ...] = ()
+    pending: bool = False
 
 
 @dataclass(frozen=True)

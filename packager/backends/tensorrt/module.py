@@ -16,6 +16,7 @@ from packager.backends.base import Context
 from packager.backends.problem_module import compile_module
 from packager.backends.tensorrt.library import LIBRARIES, Form, functions_of, loaded_library, symbol_of
 from packager.bundle.dtypes import storage_dtype
+from packager.bundle.gpu.engine_graphs import ENGINE_GRAPHS_SECTION
 from packager.bundle.gpu.engines import ENGINE_DATA_SECTION, ENGINES_SECTION
 from packager.bundle.hashing import sha256
 from packager.codegen.escape import c_string
@@ -27,6 +28,7 @@ from packager.ir.primitives import FunctionGroup, Parameter, PrimitiveFunction, 
 ALIGNMENT = 256
 """Of device memory, in bytes, as the library wants it: PK_TRT_ALIGNMENT of templates/tensorrt/execute.h."""
 MAX_RANK = 8
+GRAPHS = "graphs.bin"
 TYPES = {
     "float32": 0,
     "float16": 1,
@@ -140,8 +142,8 @@ def group_of(function: EngineFunction) -> FunctionGroup:
     )
 
 
-def compile_engines(functions: Sequence[EngineFunction], context: Context) -> StaticLibrary:
-    """Compile ``tensorrt.o``: the functions, and the engines that there are, inside.
+def compile_engines(functions: Sequence[EngineFunction], context: Context, graphs: bytes = b"") -> StaticLibrary:
+    """Compile ``tensorrt.o``: the functions, and the engines that there are, inside; ``graphs`` are not loaded.
 
     Raises BackendError for functions that cannot be stated, ToolchainError.
     """
@@ -149,6 +151,7 @@ def compile_engines(functions: Sequence[EngineFunction], context: Context) -> St
         check_function(function)
         if function.engine.data is not None:
             (context.workdir / _file_of(function)).write_bytes(function.engine.data)
+    (context.workdir / GRAPHS).write_bytes(graphs)
     forms = list(dict.fromkeys(function.engine.library for function in functions))
     return StaticLibrary(
         "tensorrt",
@@ -172,6 +175,8 @@ def render_module(functions: Sequence[EngineFunction]) -> str:
         mark=MARK,
         section=ENGINES_SECTION,
         data_section=ENGINE_DATA_SECTION,
+        graphs_section=ENGINE_GRAPHS_SECTION,
+        graphs=GRAPHS,
         libraries=[
             {"symbol": symbol_of(form), "number": LIBRARIES[form].number, "functions": len(functions_of(form))}
             for form in forms

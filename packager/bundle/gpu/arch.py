@@ -50,3 +50,9 @@ def arch_key(name: str) -> tuple[bool, tuple[int, int], str]:
     """Return the sort key of a name: machine code first, then version, then suffix. Raises ValueError."""
     arch = parse_arch(name)
     return (arch.virtual, arch.version, arch.suffix)
+
+
+def arch_number(name: str) -> int:
+    """Return the number of an architecture: 90 for ``sm_90a``. Raises ValueError."""
+    major, minor = parse_arch(name).version
+    return major * 10 + minor

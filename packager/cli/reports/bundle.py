@@ -9,6 +9,7 @@ from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, StateSp
 from packager.bundle.reader import BundleFile
 from packager.bundle.requirements import CudaRequirements, LibraryRequirement, Requirements
 from packager.bundle.selection import PlacementChoice, Selection
+from packager.cli.reports.finalize import engine_tables
 from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import Table, facts
 from packager.deploy.verify.findings import VerifyResult
@@ -229,6 +230,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
             ),
         ),
         _static_libraries(manifest),
+        *engine_tables(bundle),
         Table(
             f"Primitives by FLOPs ({len(shown)} of {len(primitives)})",
             ("symbol", "backend", "composite", "calls", "MFLOP", "share"),

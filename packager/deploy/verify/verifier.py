@@ -14,6 +14,7 @@ from packager.deploy.trust.check import refusal
 from packager.deploy.trust.trust import Trust, read_trust
 from packager.deploy.verify.archive import archive_findings
 from packager.deploy.verify.code import code_findings
+from packager.deploy.verify.engines import engine_findings
 from packager.deploy.verify.findings import Check, Finding, VerifyResult, error
 from packager.deploy.verify.gpus import describe_cuda
 from packager.deploy.verify.integrity import integrity_findings
@@ -63,7 +64,7 @@ def verify(
         *signed,
         _outcome("integrity", integrity_findings(bundle), f"SHA-256 {manifest.content_sha256[:16]}, constants, golden"),
         _outcome("elf", _elf(bundle), f"exports {', '.join(requirements.exports)}; hardening; dependencies"),
-        _outcome("manifest", manifest_findings(bundle), _compared(manifest)),
+        _outcome("manifest", [*manifest_findings(bundle), *engine_findings(bundle, target)], _compared(manifest)),
         _code(bundle),
         _outcome("policy", policy_findings(manifest, accepted, signed=bool(signed)), accepted.name),
         _outcome(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from packager.backends.base import Target
@@ -127,7 +127,8 @@ def partition_choices(
             verdicts += judged
         given_back = [(verdict.backend, verdict.partition) for verdict in verdicts if verdict.given_back]
         if not given_back:
-            record = _record(rule, found, chosen, choosing.revision)
+            pending = {out.kind for out in outputs if any(group.pending for group in out.groups.values())}
+            record = _record(rule, found, chosen, choosing.revision, pending)
             return Placement(placer.model_of(outputs, record), tuple(verdicts))
         refused += given_back
 
@@ -157,7 +158,16 @@ def _describe(
     )
 
 
-def _record(rule: Rule, found: Choices, chosen: Sequence[Sequence[int]], revision: str) -> PlacementRecord:
+def _first(region: Region, chosen: Sequence[int], pending: Collection[str]) -> int:
+    """Return the position of the first alternative that can be run."""
+    ways = [region.alternatives[number] for number in chosen]
+    return next((place for place, way in enumerate(ways) if not set(pending) & set(way.backends)), 0)
+
+
+def _record(
+    rule: Rule, found: Choices, chosen: Sequence[Sequence[int]], revision: str, pending: Collection[str]
+) -> PlacementRecord:
+    """Return what a bundle says of its choices; of those with code of ``pending`` backends it uses the fallbacks."""
     several = [number for number, numbers in enumerate(chosen) if len(numbers) > 1]
     choices = tuple(
         PlacementChoice(
@@ -166,7 +176,7 @@ def _record(rule: Rule, found: Choices, chosen: Sequence[Sequence[int]], revisio
             revision=revision,
             regions=found.regions[number].regions,
             alternatives=tuple(found.regions[number].alternatives[a] for a in chosen[number]),
-            chosen=0,
+            chosen=_first(found.regions[number], chosen[number], pending),
             fallback=found.regions[number].fallback_among(chosen[number]),
         )
         for index, number in enumerate(several)

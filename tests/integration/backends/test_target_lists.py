@@ -71,6 +71,7 @@ def test_packagers_own_kinds(cli: Cli) -> None:
         "cutlass",
         "cublas",
         "cudnn",
+        "tensorrt",
         "ccompiler",
         "external",
     ]

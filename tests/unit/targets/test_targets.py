@@ -166,7 +166,10 @@ def test_a_canonical_target_is_its_own_canonical_form() -> None:
     assert canonical(canonical("llvm -mtriple=aarch64-linux-gnu")) == canonical("llvm -mtriple=aarch64-linux-gnu")
 
 
-KINDS_HINT = "valid kinds: acme, ccompiler, cublas, cuda, cudagen, cudnn, cutlass, external, llvm, owncpu, second, warp"
+KINDS_HINT = (
+    "valid kinds: acme, ccompiler, cublas, cuda, cudagen, cudnn, cutlass, external, llvm, owncpu, second, "
+    "tensorrt, warp"
+)
 LIST_HINT = "write a,b on a command line or repeat the attribute"
 
 
@@ -174,7 +177,7 @@ LIST_HINT = "write a,b on a command line or repeat the attribute"
     ("text", "message", "hint"),
     [
         ("lvm", "unknown Target kind 'lvm'", f"did you mean 'llvm'? {KINDS_HINT}"),
-        ("tensorrt", "unknown Target kind 'tensorrt'", KINDS_HINT),
+        ("openvino", "unknown Target kind 'openvino'", KINDS_HINT),
         ("acm", "unknown Target kind 'acm'", "did you mean 'acme'? valid kinds: acme, "),
         (
             "llvm -mcp=x",

@@ -1,0 +1,130 @@
+"""Compile all partitions of a model: their graphs, and the engines that can be built here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packager.backends.base import Context, Target
+from packager.backends.tensorrt.module import Engine, compile_engines, group_of
+from packager.backends.tensorrt.options import TensorrtOptions
+from packager.backends.tensorrt.subgraph import Subgraph, write_subgraph
+from packager.bundle.gpu.arch import arch_number
+from packager.bundle.gpu.engine_graphs import encode_graphs
+from packager.bundle.gpu.engine_job import Builder, BuiltEngine, build_engine, find_builder
+from packager.bundle.hashing import digest
+from packager.errors import ModelError, ToolchainError
+from packager.ir.primitives import BackendOutput, FunctionGroup, Partition
+
+CACHE_KIND = "engines"
+TYPICAL_SECONDS = 30.0  # of building an engine
+
+
+def compile_partitions(partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
+    """Compile ``tensorrt.o``. Raises BackendError, ToolchainError."""
+    options: TensorrtOptions = target.options
+    graphs, given_back = _write_all(partitions, options)
+    archs = tuple(map(arch_number, context.base.options.arch)) if options.library == "tensorrt_rtx" else ()
+    builder, why = _builder_for(options, context)
+    functions = []
+    kept = []
+    with context.counted("building engine", len(graphs), typical=TYPICAL_SECONDS) as steps:
+        for graph in graphs:
+            with steps.step():
+                try:
+                    built = builder and _build(graph, builder, archs, options, context)
+                except ToolchainError as error:
+                    given_back[graph.partition.name] = error.message
+                    continue
+            functions.append(graph.function(_engine(graph, options, built or None)))
+            kept.append(graph)
+    if not kept:
+        return BackendOutput(target.kind, given_back=given_back)
+    library = compile_engines(functions, context, encode_graphs([one.graph for one in kept]))
+    groups = {graph.partition.name: group_of(one) for graph, one in zip(kept, functions, strict=True)}
+    return BackendOutput(
+        target.kind,
+        (library,),
+        groups if builder else {name: _pending(group) for name, group in groups.items()},
+        given_back=given_back,
+        toolchain={builder.library: ".".join(map(str, builder.version))} if builder else {},
+        warnings=(f"{len(kept)} engines are pending ({why}): run packager finalize on the target",)
+        if not builder
+        else (),
+    )
+
+
+def _write_all(partitions: Sequence[Partition], options: TensorrtOptions) -> tuple[list[Subgraph], dict[str, str]]:
+    graphs, given_back = [], {}
+    for partition in partitions:
+        try:
+            graphs.append(write_subgraph(partition, options))
+        except ModelError as error:
+            given_back[partition.name] = f"it cannot be written as ONNX: {error.detail or error.message}"
+    return graphs, given_back
+
+
+def _builder_for(options: TensorrtOptions, context: Context) -> tuple[Builder | None, str]:
+    """Return what builds engines here, or why nothing does."""
+    if options.engines == "pending":
+        return None, "as the Target says"
+    found = find_builder(Path(sys.executable), options.library)
+    if isinstance(found, str):
+        return None, found
+    if found.library == "tensorrt":
+        wanted = sorted(set(map(arch_number, context.base.options.arch)))
+        if [found.arch] != wanted:
+            here = f"a GPU of sm_{found.arch}" if found.arch else "no GPU"
+            return None, f"{found.text} is here, and {here}"
+    return found, ""
+
+
+def _build(
+    graph: Subgraph, builder: Builder, archs: Sequence[int], options: TensorrtOptions, context: Context
+) -> BuiltEngine:
+    """Build an engine, or take it from the cache."""
+    key = digest([graph.graph.key, builder.library, builder.version, list(archs) or [builder.arch, builder.gpu]])
+    plan, facts = context.workdir / "plan", context.workdir / "facts.json"
+    if context.cache.fetch(CACHE_KIND, key, context.workdir):
+        known = json.loads(facts.read_text(encoding="utf-8"))
+        tensors = tuple((name, dtype, tuple(shape)) for name, dtype, shape in known["tensors"])
+        return BuiltEngine(plan.read_bytes(), tuple(known["version"]), known["arch"], known["memory"], tensors)
+    built = build_engine(
+        builder,
+        graph.model,
+        library=options.library,
+        settings=graph.graph.settings,
+        workdir=context.workdir,
+        archs=archs,
+        timing_cache=_timing_cache(options, context),
+    )
+    plan.write_bytes(built.data)
+    known = {"version": built.version, "arch": built.arch, "memory": built.memory, "tensors": built.tensors}
+    facts.write_text(json.dumps(known), encoding="utf-8")
+    context.cache.add(CACHE_KIND, key, [plan, facts])
+    return built
+
+
+def _timing_cache(options: TensorrtOptions, context: Context) -> Path | None:
+    """Return a copy of the timing cache, which the builder adds to."""
+    if not options.timing_cache:
+        return None
+    copy = context.workdir / "timing.cache"
+    if not copy.exists():
+        copy.write_bytes(Path(options.timing_cache).read_bytes())
+    return copy
+
+
+def _engine(graph: Subgraph, options: TensorrtOptions, built: BuiltEngine | None) -> Engine:
+    form: Any = options.library
+    if built is None:
+        return Engine(graph.graph.key, form, workspace_bytes=0)
+    return Engine(graph.graph.key, form, built.data, built.version, built.arch, built.memory)
+
+
+def _pending(group: FunctionGroup) -> FunctionGroup:
+    return dataclasses.replace(group, pending=True)

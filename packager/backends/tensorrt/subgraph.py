@@ -1,0 +1,119 @@
+"""A partition as an ONNX model, which every version of TensorRT reads, and as the function that runs its engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from packager.backends.tensorrt.module import Engine, EngineConstant, EngineFunction, EngineTensor
+from packager.backends.tensorrt.options import TensorrtOptions
+from packager.backends.tensorrt.patterns import OperatorProblem
+from packager.bundle.gpu.engine_graphs import EngineGraph, with_initializers
+from packager.bundle.hashing import digest, sha256
+from packager.emit.onnx import Interface, WrittenModel, write_function
+from packager.errors import BackendError
+from packager.graph.dataflow import static_shape_of
+from packager.graph.identity import IdentityMap
+from packager.graph.run_time_extents import results_of
+from packager.ir.primitives import Partition
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A partition as ONNX.
+
+    ``graph`` names the constants that a bundle keeps, ``arrays`` their values; all other initializers are inside.
+    """
+
+    partition: Partition
+    graph: EngineGraph
+    arrays: dict[str, Any]
+    inputs: tuple[EngineTensor, ...]
+    outputs: tuple[EngineTensor, ...]
+    constants: tuple[EngineConstant, ...]
+
+    @property
+    def model(self) -> bytes:
+        """The model with all initializers."""
+        return with_initializers(self.graph.model, self.arrays)
+
+    def function(self, engine: Engine) -> EngineFunction:
+        """Return the function that runs an engine of it."""
+        return EngineFunction(f"{self.partition.name}_tensorrt", self.inputs, self.outputs, engine, self.constants)
+
+
+def write_subgraph(partition: Partition, options: TensorrtOptions) -> Subgraph:
+    """Write a partition. Raises BackendError if it is not of this backend's problems, ModelError if it cannot be."""
+    function = partition.function
+    values: IdentityMap[Any] = IdentityMap()
+    for composite in partition.composites:
+        if not isinstance(composite.problem, OperatorProblem):
+            raise BackendError(f"tensorrt: {partition.name} ({composite.name}) has no problem of this backend's")
+        for variable, value in composite.problem.constants:
+            values[variable] = value
+    names = dict(partition.sites[0].constants)  # argument -> constant of the model
+    known = {index: parameter for index, parameter in enumerate(function.params) if parameter in values}
+    given = [index for index in range(len(function.params)) if index not in known]
+    results = results_of(function)
+    interface = Interface(
+        name=partition.name,
+        inputs=_unused([f"input_{place}" for place in range(len(given))], names),
+        constants={names[index]: values[parameter].array for index, parameter in known.items()},
+        outputs=_unused([f"output_{place}" for place in range(len(results))], names),
+    )
+    ordered = [*(function.params[index] for index in given), *known.values()]
+    written = write_function(_with_parameters(function, ordered), interface)
+    kept = {name: array for name, array in written.arrays.items() if name in written.constants}
+    arguments = {names[index]: index for index in known}
+    constants = tuple(
+        EngineConstant(name, array.dtype.name, math.prod(array.shape), arguments[name]) for name, array in kept.items()
+    )
+    return Subgraph(
+        partition,
+        _graph(written, kept, options),
+        kept,
+        tuple(
+            _tensor(name, function.params[index], index) for name, index in zip(interface.inputs, given, strict=True)
+        ),
+        tuple(
+            _tensor(name, result, len(function.params) + place)
+            for place, (name, result) in enumerate(zip(interface.outputs, results, strict=True))
+        ),
+        constants,
+    )
+
+
+def _graph(written: WrittenModel, kept: dict[str, Any], options: TensorrtOptions) -> EngineGraph:
+    inside = {name: array for name, array in written.arrays.items() if name not in kept}
+    model = with_initializers(written.proto.SerializeToString(deterministic=True), inside)
+    settings = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name in ("precision", "allow_tf32", "workspace_mb", "optimization_level", "refit")
+    }
+    contents = {name: sha256([array.tobytes()]) for name, array in kept.items()}
+    key = digest([sha256([model]), contents, options.library, settings])
+    return EngineGraph(key, options.library, settings, tuple(kept), model)
+
+
+def _unused(names: list[str], taken: dict[int, str]) -> list[str]:
+    """Return names, with underscores behind them where a constant has the name."""
+    constants = set(taken.values())
+    longest = 0
+    while any(f"{name}{'_' * longest}" in constants for name in names):
+        longest += 1
+    return [f"{name}{'_' * longest}" for name in names]
+
+
+def _with_parameters(function: Any, parameters: list[Any]) -> Any:
+    from tvm import relax
+
+    return relax.Function(parameters, function.body, function.ret_ty, function.is_pure)
+
+
+def _tensor(name: str, variable: Any, argument: int) -> EngineTensor:
+    shape = static_shape_of(variable)
+    assert shape is not None
+    return EngineTensor(name, str(variable.ty.dtype), shape, argument)

@@ -1,0 +1,202 @@
+"""Builds an engine: a script for a Python that has TensorRT's module, and need not have packager.
+
+``engine_builder.py MODULE`` prints what there is, as JSON; ``engine_builder.py MODULE JOB.json`` builds an engine of
+the ONNX model that the job names. What goes wrong is said on standard error. Runs in Python 3.6 and later.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+MODULES = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt_rtx_bindings"}
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and -MINOR
+
+
+def version_of(trt: Any) -> "list[int]":
+    """Return the library's version as four numbers."""
+    numbers = [int("".join(c for c in part if c.isdigit()) or 0) for part in trt.__version__.split(".")]
+    return [*numbers, 0, 0, 0, 0][:4]
+
+
+def folders_of(trt: Any) -> "list[str]":
+    """Return the folders that the module has its libraries from."""
+    libraries = [sys.modules.get(name) for name in ("tensorrt_libs", "tensorrt_rtx_libs")]
+    return [os.path.dirname(os.path.abspath(one.__file__)) for one in [*libraries, trt] if one is not None]  # noqa: PTH100, PTH120
+
+
+def gpu(index: int) -> "tuple[int, str]":
+    """Return the architecture (90) and the name of a GPU; 0 and nothing if there is none.
+
+    Without a driver the library may crash: this is asked first.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0, ""
+    count, device = ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or count.value <= index:
+        return 0, ""
+    numbers = [ctypes.c_int(), ctypes.c_int()]
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetName(name, 256, device)
+    for number, attribute in zip(numbers, (_MAJOR, _MINOR)):  # noqa: B905
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+    return numbers[0].value * 10 + numbers[1].value, name.value.decode()
+
+
+def make_logger(trt: Any) -> Any:
+    """Return a logger that prints errors."""
+    return trt.Logger(trt.Logger.ERROR)
+
+
+def is_typed(trt: Any) -> bool:
+    """Whether networks have the types of their tensors: from version 10 on."""
+    return hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+
+
+def make_network(trt: Any, builder: Any, settings: "dict[str, Any]") -> Any:
+    """Return an empty network."""
+    if is_typed(trt) and settings["precision"] == "typed":
+        return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    explicit = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
+    return builder.create_network(0 if explicit is None else 1 << int(explicit))
+
+
+def parse(trt: Any, network: Any, logger: Any, path: str) -> None:
+    """Read an ONNX model into a network; leaves the program if that fails."""
+    parser = trt.OnnxParser(network, logger)
+    if not parser.parse_from_file(path):
+        errors = [str(parser.get_error(index)) for index in range(parser.num_errors)]
+        sys.exit("it cannot read the graph: " + "; ".join(errors[:3]))
+
+
+def make_config(trt: Any, builder: Any, network: Any, job: "dict[str, Any]") -> Any:
+    """Return how to build."""
+    settings = job["settings"]
+    config = builder.create_builder_config()
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings["workspace_mb"] << 20)
+    if hasattr(config, "builder_optimization_level"):
+        config.builder_optimization_level = settings["optimization_level"]
+    flags = trt.BuilderFlag
+    (config.set_flag if settings["allow_tf32"] else config.clear_flag)(flags.TF32)
+    if settings["refit"]:
+        config.set_flag(flags.REFIT)
+    if job["library"] == "tensorrt_lean":
+        config.set_flag(flags.VERSION_COMPATIBLE)
+        config.set_flag(flags.EXCLUDE_LEAN_RUNTIME)
+    kinds = getattr(trt, "TacticSource", None)
+    if hasattr(kinds, "CUBLAS"):  # versions that would call cuBLAS and cuDNN at run time
+        own = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
+        config.set_tactic_sources(sum(1 << int(getattr(kinds, name)) for name in own if hasattr(kinds, name)))
+    if settings["precision"] == "fp16":
+        if not hasattr(flags, "FP16"):
+            sys.exit(f"version {trt.__version__} takes types from the model alone: leave -precision=fp16 out")
+        config.set_flag(flags.FP16)
+    elif not is_typed(trt):
+        keep_types(trt, network, config)
+    if job["archs"]:
+        config.num_compute_capabilities = len(job["archs"])
+        for index, arch in enumerate(job["archs"]):
+            name = f"SM{arch}"
+            if not hasattr(trt.ComputeCapability, name):
+                sys.exit(f"version {trt.__version__} builds no engines for sm_{arch}")
+            config.set_compute_capability(getattr(trt.ComputeCapability, name), index)
+    return config
+
+
+def keep_types(trt: Any, network: Any, config: Any) -> None:
+    """Have a network of before version 10 compute in the types of the model."""
+    halves = singles = False
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        types = [layer.get_output_type(number) for number in range(layer.num_outputs)]
+        halves = halves or trt.float16 in types
+        if layer.type in (trt.LayerType.CONSTANT, trt.LayerType.SHAPE, trt.LayerType.SHUFFLE):
+            continue
+        if types and all(one in (trt.float32, trt.float16) for one in types):
+            layer.precision = types[0]
+            singles = singles or types[0] == trt.float32
+    if halves:
+        config.set_flag(trt.BuilderFlag.FP16)
+        if singles:
+            config.set_flag(trt.BuilderFlag.PREFER_PRECISION_CONSTRAINTS)
+
+
+def start_timing_cache(config: Any, path: str) -> None:
+    """Have the builder know what a file says of earlier times."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            known = file.read()
+    except FileNotFoundError:
+        known = b""
+    config.set_timing_cache(config.create_timing_cache(known), True)
+
+
+def save_timing_cache(config: Any, path: str) -> None:
+    """Write what the builder has measured."""
+    cache = config.get_timing_cache()
+    if cache is not None:
+        with open(path, "wb") as file:  # noqa: PTH123
+            file.write(cache.serialize())
+
+
+def build(trt: Any, job: "dict[str, Any]") -> "dict[str, Any]":
+    """Build what a job says, and return what the engine is."""
+    arch, name = gpu(job["device"])
+    if not arch and not job["archs"]:
+        sys.exit("there is no GPU, which TensorRT needs to build engines")
+    logger = make_logger(trt)
+    builder = trt.Builder(logger)
+    network = make_network(trt, builder, job["settings"])
+    parse(trt, network, logger, job["model"])
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    outputs = [network.get_output(index) for index in range(network.num_outputs)]
+    config = make_config(trt, builder, network, job)
+    timings = job["timing_cache"] and not job["archs"]
+    if timings:
+        start_timing_cache(config, job["timing_cache"])
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        sys.exit("it cannot build the engine")
+    if timings:
+        save_timing_cache(config, job["timing_cache"])
+    with open(job["engine"], "wb") as file:  # noqa: PTH123
+        file.write(memoryview(plan))
+    memory = 0
+    if not job["archs"]:
+        engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+        memory = int(getattr(engine, "device_memory_size_v2", 0) or engine.device_memory_size)
+    tensors = [[one.name, str(one.dtype).rpartition(".")[2].lower(), list(one.shape)] for one in inputs + outputs]
+    one = job["archs"][0] if len(job["archs"]) == 1 else 0
+    return {
+        "version": version_of(trt),
+        "arch": one if job["archs"] else arch,
+        "gpu": name,
+        "memory": memory,
+        "tensors": tensors,
+    }
+
+
+def main() -> None:
+    """Say what there is, or build."""
+    try:
+        trt = importlib.import_module(MODULES[sys.argv[1]])
+    except (ImportError, OSError) as error:
+        sys.exit(str(error))
+    if len(sys.argv) < 3:
+        arch, name = gpu(0)
+        print(json.dumps({"version": version_of(trt), "arch": arch, "gpu": name, "folders": folders_of(trt)}))
+        return
+    with open(sys.argv[2]) as file:  # noqa: PTH123
+        job = json.load(file)
+    facts = build(trt, job)
+    with open(job["facts"], "w") as file:  # noqa: PTH123
+        json.dump(facts, file)
+
+
+if __name__ == "__main__":
+    main()
