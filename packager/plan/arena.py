@@ -16,12 +16,13 @@ ALIGNMENT = 64  # bytes; PK_ALIGNMENT of the runtime
 @dataclass(frozen=True)
 class Buffer:
     """A buffer of ``nbytes``, live from step ``first`` to step ``last`` inclusive, if the session runs the alternatives
-    ``digits``, by choice."""
+    ``digits``, by choice. It lies at a multiple of ``alignment`` bytes."""
 
     nbytes: int
     first: int
     last: int
     digits: Mapping[int, int] = field(default_factory=dict)
+    alignment: int = ALIGNMENT
 
     @property
     def alternative(self) -> int:
@@ -35,9 +36,9 @@ class Buffer:
         return all(other.digits.get(choice, digit) == digit for choice, digit in self.digits.items())
 
 
-def align(nbytes: int) -> int:
-    """Round up to the alignment of the arena."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def align(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    """Round up to the alignment of the arena, or to another one."""
+    return -(-nbytes // alignment) * alignment
 
 
 def allocate(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
@@ -59,7 +60,7 @@ def allocate(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
                 continue
             if start - offset >= size:
                 break
-            offset = max(offset, end)
+            offset = align(max(offset, end), buffer.alignment)
         offsets[index] = offset
         placed.append((offset, offset + size, buffer))
         placed.sort(key=lambda entry: entry[0])

@@ -14,6 +14,7 @@ from packager.ir.call_plan import Branch, Call, Index, Memory, Operand, Subject,
 from packager.ir.model import CallSource, NamedArray
 from packager.ir.primitives import Cost, FunctionGroup, Kernel, PrimitiveFunction
 from packager.ir.shapes import Extent
+from packager.plan.arena import ALIGNMENT
 
 # Calls below this work (about 10 us) run on one thread: parallelizing costs more than it saves. One byte of traffic
 # counts as BYTE_WORK FLOPs.
@@ -31,6 +32,7 @@ class PlannedTensor:
         self.constant: tuple[str, NamedArray] | None = None  # its content, if it is a constant of main
         self.first: int | None = None  # its lifetime, in steps
         self.last: int | None = None
+        self.alignment = ALIGNMENT  # that its readers and writers want
         self.moved: PlannedTensor | None = None  # whose memory it has instead, decided after calls were planned
 
     def touch(self, step: int) -> None:

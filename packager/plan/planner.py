@@ -210,7 +210,9 @@ class _Planner(Values):
                 for parameter in function.parameters
             ]
             for tensor in operands:
-                self._read(tensor).touch(len(self.calls))
+                whole = self._read(tensor)
+                whole.touch(len(self.calls))
+                whole.alignment = max(whole.alignment, group.alignment)
             self.calls.append(PlannedCall(function, group, operands, names, source, elements=elements))
         return tuple(results) if is_tuple else results[0]
 
@@ -288,7 +290,9 @@ class _Planner(Values):
         self.control_flow.finish()
         planned = [t for t in self.tensors if t.operand is None and t.moved is None and t.first is not None]
         digits = digits_of_tensors(self.calls, used)
-        offsets, total = allocate([Buffer(self.nbytes(t), t.first or 0, t.last or 0, digits(t)) for t in planned])
+        offsets, total = allocate(
+            [Buffer(self.nbytes(t), t.first or 0, t.last or 0, digits(t), t.alignment) for t in planned]
+        )
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)
         return total

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -100,9 +101,8 @@ def plan(weights: tuple[float, ...] = WEIGHTS, *, memory: int = 4096, name: str 
     return plan_bytes(VERSION, weights, [("x", shape)], [("y", shape)], memory=memory, weights_name=name)
 
 
-def build(folder: Path, engine: bytes | None, workspace: int = 4096) -> Path:
-    model = onnx.parser.parse_model(MODEL)
-    onnx.save(model, folder / "model.onnx")
+def build(folder: Path, engine: bytes | None, workspace: int = 4096, text: str = MODEL) -> Path:
+    onnx.save(onnx.parser.parse_model(text), folder / "model.onnx")
     target = f"engines -workspace={workspace}"
     if engine is not None:
         (folder / "engine.plan").write_bytes(engine)
@@ -270,3 +270,16 @@ def test_engines_have_a_place_only_in_shared_bundles_of_the_backend(pending: Pat
     assert read_engines(plain) == ()
     with pytest.raises(BundleError, match="has no place for engines"):
         append_engines(plain, {"0" * 64: other})
+
+
+def test_tensors_between_calls_are_aligned_as_the_library_wants(stand_ins: Path, tmp_path: Path) -> None:
+    """The engine's result, 12 bytes a row, lies behind its workspace, and nothing is copied."""
+    text = MODEL.replace("=> (float[n,3] y)", "=> (float[n,3] z, float[n,3] y)")
+    text = text.replace("{ y = Mul(x, w) }", "{ a = Mul(x, w) z = Neg(a) y = Mul(a, w) }")
+    bundle = build(tmp_path, plan(), workspace=4096, text=text)
+    told = run(bundle, stand_ins, [5], graph="off")
+    assert told["outputs"] == [product(5, (1, 4, 9))]
+    offsets = re.findall(r"^launch pkf_tir_negative .* m\d+\+(\d+) ", told["recorded"], re.MULTILINE)
+    assert offsets
+    assert all(int(offset) % 256 == 0 for offset in offsets)
+    assert "copy" not in told["recorded"]

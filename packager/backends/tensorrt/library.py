@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from packager.ir.primitives import LoadedLibrary
+from packager.ir.primitives import KnownLibrary, LoadedLibrary
 
 Form = Literal["tensorrt", "tensorrt_rtx", "tensorrt_lean"]
 
@@ -37,6 +37,8 @@ LIBRARIES: dict[Form, Library] = {
     "tensorrt_lean": Library(3, "libnvinfer_lean.so", (11, 10, 8), "8.6", refits=False),
 }
 """TensorRT itself, TensorRT for RTX, and the runtime of version-compatible engines alone."""
+
+KNOWN = tuple(KnownLibrary(library.sonames, "getInferLibVersion") for library in LIBRARIES.values())
 
 FUNCTIONS = ("getInferLibVersion", "createInferRuntime_INTERNAL")
 REFITTER = "createInferRefitter_INTERNAL"

@@ -138,6 +138,7 @@ def group_of(function: EngineFunction) -> FunctionGroup:
     return FunctionGroup(
         (PrimitiveFunction(function.symbol, function.parameters, function.scalars),),
         workspaces=(function.workspace,),
+        alignment=ALIGNMENT,
         libraries=(symbol_of(function.engine.library),),
     )
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TIMEOUT_S = 60
+_OF_WHEELS = ("nvidia/*/lib", "tensorrt*_libs", "tensorrt")
+"""Where NVIDIA's wheels have their libraries."""
 
 
 def installed_folders() -> list[Path]:
@@ -17,7 +19,8 @@ def installed_folders() -> list[Path]:
     places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     if site.ENABLE_USER_SITE:
         places.append(site.getusersitepackages())
-    return [folder for place in dict.fromkeys(places) for folder in sorted(Path(place).glob("nvidia/*/lib"))]
+    found = (sorted(Path(place).glob(pattern)) for place in dict.fromkeys(places) for pattern in _OF_WHEELS)
+    return [folder for folders in found for folder in folders if folder.is_dir()]
 
 
 def find_library(soname: str, folders: Sequence[Path]) -> Path | None:

@@ -41,8 +41,8 @@ def load(
 
     ``libraries`` are folders with shared libraries that the model calls (``manifest.requirements.libraries``); they are
     searched after what this process has open, and before the bundle's own folder. The default are those in which pip
-    installs NVIDIA's, ``nvidia/*/lib`` of this interpreter. Sessions open libraries: one that is missing raises
-    RunError there, or PackagerWarning if the model has slower alternatives without it.
+    installs NVIDIA's, ``nvidia/*/lib`` and ``tensorrt*_libs`` of this interpreter. Sessions open libraries: one that is
+    missing raises RunError there, or PackagerWarning if the model has slower alternatives without it.
 
     Raises BundleError if the file is not a bundle, is not signed by a trusted one, is damaged, is newer than this
     packager, or fails to link;

@@ -18,11 +18,19 @@ from packager.deploy.verify.findings import Finding, error, warning
 from packager.errors import BundleError
 
 # The libraries that packager's own backends declare: the function that tells the version, as major * 10000 + minor *
-# 100 + patch (cublasLtGetVersion of cuBLAS 12 and 13, cudnnGetVersion of cuDNN 9).
+# 100 + patch (cublasLtGetVersion of cuBLAS 12 and 13, cudnnGetVersion of cuDNN 9). TensorRT 8 has major * 1000 instead.
 VERSION_FUNCTIONS: Mapping[str, str] = {
     "libcublasLt.so.13": "cublasLtGetVersion",
     "libcublasLt.so.12": "cublasLtGetVersion",
     "libcudnn.so.9": "cudnnGetVersion",
+    **dict.fromkeys(
+        (
+            *(f"libnvinfer.so.{major}" for major in (8, 10, 11)),
+            *(f"libnvinfer_lean.so.{major}" for major in (8, 10, 11)),
+            "libtensorrt_rtx.so.1",
+        ),
+        "getInferLibVersion",
+    ),
 }
 _TIMEOUT_S = 60
 # In a process of its own: vendors' libraries start threads, and some end the process.
@@ -127,4 +135,9 @@ def _ask(paths: Mapping[str, Path], functions: Mapping[str, str]) -> dict[str, s
         packed: dict[str, int] = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return {}
-    return {soname: f"{n // 10000}.{n // 100 % 100}.{n % 100}" for soname, n in packed.items()}
+    return {soname: _unpacked(number) for soname, number in packed.items()}
+
+
+def _unpacked(number: int) -> str:
+    unit = 10000 if number >= 10000 else 1000
+    return f"{number // unit}.{number % unit // 100}.{number % 100}"

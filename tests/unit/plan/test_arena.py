@@ -13,6 +13,12 @@ REQUESTS = st.lists(
     ),
     max_size=24,
 )
+ALIGNED = st.lists(
+    st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 12), st.sampled_from([64, 256])).map(
+        lambda r: Buffer(r[0], min(r[1:3]), max(r[1:3]), alignment=r[3])
+    ),
+    max_size=24,
+)
 
 
 @given(REQUESTS)
@@ -25,6 +31,17 @@ def test_buffers_that_are_alive_together_never_overlap(buffers: list[Buffer]) ->
             apart = start + a.nbytes <= other or other + b.nbytes <= start
             never_both = any(b.digits.get(choice, digit) != digit for choice, digit in a.digits.items())
             assert apart or a.last < b.first or b.last < a.first or never_both
+
+
+@given(ALIGNED)
+def test_buffers_are_aligned_as_they_want(buffers: list[Buffer]) -> None:
+    offsets, total = allocate(buffers)
+    for i, (a, start) in enumerate(zip(buffers, offsets, strict=True)):
+        assert start % a.alignment == 0
+        assert start + a.nbytes <= total
+        for b, other in zip(buffers[:i], offsets, strict=False):
+            apart = start + a.nbytes <= other or other + b.nbytes <= start
+            assert apart or a.last < b.first or b.last < a.first
 
 
 @given(REQUESTS)

@@ -14,6 +14,7 @@ from packager.backends.cudnn.library import FUNCTIONS
 from packager.backends.cudnn.options import MAX_CANDIDATES
 from packager.backends.cudnn.planner import MAX_KNOBS
 from packager.backends.registry import known_libraries
+from packager.backends.tensorrt.library import KNOWN
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.deploy.verify.libraries import VERSION_FUNCTIONS
 from packager.resources import folder
@@ -41,7 +42,7 @@ def test_functions_are_in_one_order() -> None:
 
 
 def test_verify_knows_the_libraries_of_own_backends() -> None:
-    own = {soname: known.version_function for known in known_libraries() for soname in known.sonames}
+    own = {soname: known.version_function for known in (*known_libraries(), *KNOWN) for soname in known.sonames}
     assert own.items() >= VERSION_FUNCTIONS.items()
 
 
