@@ -1,7 +1,8 @@
 """Encodes the section that says which shared libraries sessions open: what the runtime opens is what is read back.
 
-Text, zero-terminated piece by piece: for each library its symbol, ``least``, ``chosen_with`` or nothing, ``required``
-or ``optional``, then its sonames and an empty piece, then its functions and an empty piece.
+Text, zero-terminated piece by piece: for each library its symbol, ``least``, ``chosen_with`` or nothing, whether it is
+``required``, ``optional``, ``embedded`` or ``optional embedded``, then its sonames and an empty piece, then its
+functions and an empty piece.
 """
 
 from __future__ import annotations
@@ -22,15 +23,26 @@ if TYPE_CHECKING:
     from packager.bundle.manifest import Manifest
 
 _MAX_BYTES = 1 << 20
-_PRESENCE = {"required": False, "optional": True}
+_PRESENCE = {
+    "required": (False, False),
+    "optional": (True, False),
+    "embedded": (False, True),
+    "optional embedded": (True, True),
+}
+"""How the section says whether a library is optional, and embedded."""
 
 
 def library_texts(libraries: Iterable[LibraryRequirement]) -> list[str]:
     """Return the pieces of the section."""
-    presence = {optional: word for word, optional in _PRESENCE.items()}
+    presence = {facts: words for words, facts in _PRESENCE.items()}
     texts: list[str] = []
     for library in libraries:
-        texts += [library.symbol, library.least, library.chosen_with or "", presence[library.optional]]
+        texts += [
+            library.symbol,
+            library.least,
+            library.chosen_with or "",
+            presence[library.optional, library.embedded],
+        ]
         texts += [*library.sonames, "", *library.functions, ""]
     return texts
 
@@ -95,7 +107,7 @@ def _read(symbol: str, rest: Iterator[str]) -> LibraryRequirement:
     try:
         least, chosen_with, presence = next(rest), next(rest), next(rest)
         library = LibraryRequirement(
-            symbol, _until_empty(rest), least, chosen_with or None, _until_empty(rest), _PRESENCE[presence]
+            symbol, _until_empty(rest), least, chosen_with or None, _until_empty(rest), *_PRESENCE[presence]
         )
         return strict_json.read(LibraryRequirement, strict_json.parse(strict_json.canonical(asdict(library))))
     except StopIteration:

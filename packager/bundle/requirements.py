@@ -53,6 +53,7 @@ class LibraryRequirement:
     By its own account it must be of version ``least`` or newer. What was decided at build time holds for version
     ``chosen_with``; null means any. ``symbol`` is the name that ``primitives`` and alternatives use for it. It is
     ``optional`` if sessions can do without: where it is called, its choice has an alternative that calls no library.
+    If it is ``embedded``, the bundle has a copy, which is taken unless the process has the library open already.
     """
 
     symbol: Identifier
@@ -61,6 +62,7 @@ class LibraryRequirement:
     chosen_with: LibraryVersion | None
     functions: Annotated[tuple[Identifier, ...], Unique()]
     optional: bool
+    embedded: bool = False
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,8 @@ class LoadedLibrary:
     A static library defines that as ``symbol``; its array gets ``functions``, in order. ``sonames`` are tried in order;
     their major versions are the ABI. The version that the library states itself must be ``least`` (``"12.3"``) or
     newer. ``chosen_with`` is the exact version that decisions in the code were made with, such as recorded algorithms;
-    a session that finds another one says so in its log.
+    a session that finds another one says so in its log. One that is ``embedded`` is in the code, as the ``image`` of
+    the ``pk_library_t``; sessions need no file.
     """
 
     symbol: str
@@ -191,6 +192,7 @@ class LoadedLibrary:
     functions: tuple[str, ...]
     least: str
     chosen_with: str | None = None
+    embedded: bool = False
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ def _requirement(library: LoadedLibrary, optional: bool) -> LibraryRequirement:
         chosen_with=library.chosen_with,
         functions=library.functions,
         optional=optional,
+        embedded=library.embedded,
     )
 
 

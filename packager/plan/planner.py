@@ -24,7 +24,7 @@ from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.alternatives import write_to_outputs
-from packager.plan.arena import Buffer, allocate
+from packager.plan.arena import allocate
 from packager.plan.branches import assign_branches, digits_of_tensors
 from packager.plan.buckets import gather_variants
 from packager.plan.call_graph import call_graph
@@ -210,9 +210,7 @@ class _Planner(Values):
                 for parameter in function.parameters
             ]
             for tensor in operands:
-                whole = self._read(tensor)
-                whole.touch(len(self.calls))
-                whole.alignment = max(whole.alignment, group.alignment)
+                self._read(tensor).touch(len(self.calls), group.alignment)
             self.calls.append(PlannedCall(function, group, operands, names, source, elements=elements))
         return tuple(results) if is_tuple else results[0]
 
@@ -290,9 +288,7 @@ class _Planner(Values):
         self.control_flow.finish()
         planned = [t for t in self.tensors if t.operand is None and t.moved is None and t.first is not None]
         digits = digits_of_tensors(self.calls, used)
-        offsets, total = allocate(
-            [Buffer(self.nbytes(t), t.first or 0, t.last or 0, digits(t), t.alignment) for t in planned]
-        )
+        offsets, total = allocate([t.buffer(self.nbytes(t), digits(t)) for t in planned])
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)
         return total

@@ -29,6 +29,10 @@ typedef struct {
   /* NULL, or says whether a library of this version cannot be used although it is new enough, and writes why, zero-
    * terminated, in at most `room` bytes: `is of another version than ...`. Then the next place is looked at. */
   int32_t (*refuses)(const int32_t version[3], char *why, uint64_t room);
+  /* NULL, or a copy of the library's file, of `image_bytes` bytes: taken if the process has none open that can be used.
+   */
+  const uint8_t *image;
+  uint64_t image_bytes;
 } pk_library_t;
 
 /* Maps bytes [offset, offset + bytes) of the file that the bundle was loaded from; `offset` is a multiple of 65536.

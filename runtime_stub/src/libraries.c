@@ -1,11 +1,14 @@
 /* libraries.c: opens the shared libraries that a bundle's code calls. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "dynamic_linker.h"
@@ -112,6 +115,32 @@ static int find_open(const pk_library_t *library, const declaration_t *declared,
   return 0;
 }
 
+static int write_all(int file, const uint8_t *data, uint64_t bytes) {
+  while (bytes > 0) {
+    const ssize_t written = write(file, data, bytes);
+    if (written < 0 && errno != EINTR) return 0;
+    if (written > 0) data += written, bytes -= (uint64_t)written;
+  }
+  return 1;
+}
+
+/* The bundle's own copy, by a file that is in memory alone. It stays open: the dynamic linker knows libraries by their
+ * paths too, and another one may not come under this number. */
+static int find_embedded(const pk_library_t *library, const declaration_t *declared, search_t *search) {
+  if (!library->image) return 0;
+  const int file = (int)syscall(SYS_memfd_create, declared->sonames, MFD_CLOEXEC);
+  if (file < 0 || !write_all(file, library->image, library->image_bytes)) {
+    note(search, "; the bundle's copy cannot be put into a file in memory: %m");
+    if (file >= 0) close(file);
+    return 0;
+  }
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  void *handle = pk_dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) note(search, "; the bundle's copy cannot be opened: %s", pk_dlerror());
+  return handle && accept(library, declared, handle, "the bundle's copy", search);
+}
+
 enum { ABSENT, REFUSED, ACCEPTED };
 
 static int find_in_folder(const pk_library_t *library, const declaration_t *declared, const char *folder, size_t length,
@@ -208,8 +237,9 @@ static int open_library(const pk_library_t *library, const declaration_t *declar
     note(search, ": this program has no dlopen, which it is opened with: link it with -ldl");
     return 0;
   }
-  return find_open(library, declared, search) || find_in_path(library, declared, search) ||
-         find_beside_bundle(library, declared, search) || find_by_linker(library, declared, search);
+  return find_open(library, declared, search) || find_embedded(library, declared, search) ||
+         find_in_path(library, declared, search) || find_beside_bundle(library, declared, search) ||
+         find_by_linker(library, declared, search);
 }
 
 /* Calls outside of choices are made by every session. */

@@ -26,6 +26,7 @@ from tensorrt_engines import make_stand_in, plan_bytes
 
 import packager
 from packager.backends import registry as backends
+from packager.backends.tensorrt.library import installed_library
 from packager.bundle.gpu.engines import NewEngine, append_engines, check_engines, read_engines
 from packager.bundle.manifest import SECTION_NAME
 from packager.bundle.section import write_manifest
@@ -101,9 +102,9 @@ def plan(weights: tuple[float, ...] = WEIGHTS, *, memory: int = 4096, name: str 
     return plan_bytes(VERSION, weights, [("x", shape)], [("y", shape)], memory=memory, weights_name=name)
 
 
-def build(folder: Path, engine: bytes | None, workspace: int = 4096, text: str = MODEL) -> Path:
+def build(folder: Path, engine: bytes | None, workspace: int = 4096, text: str = MODEL, attributes: str = "") -> Path:
     onnx.save(onnx.parser.parse_model(text), folder / "model.onnx")
-    target = f"engines -workspace={workspace}"
+    target = f"engines -workspace={workspace} {attributes}"
     if engine is not None:
         (folder / "engine.plan").write_bytes(engine)
         target += f" -plan={folder / 'engine.plan'}"
@@ -283,3 +284,32 @@ def test_tensors_between_calls_are_aligned_as_the_library_wants(stand_ins: Path,
     assert offsets
     assert all(int(offset) % 256 == 0 for offset in offsets)
     assert "copy" not in told["recorded"]
+
+
+def test_an_embedded_library_needs_no_file(stand_ins: Path, tmp_path: Path) -> None:
+    """The lean runtime, of a later version than the engine, from a file in memory alone."""
+    (tmp_path / "made").mkdir()
+    library = make_stand_in(tmp_path / "made", VERSION).rename(tmp_path / "made" / "libnvinfer_lean.so.10")
+    bundle = build(tmp_path, plan(), attributes=f"-form=tensorrt_lean -version=10.9.2 -library={library}")
+    library.unlink()
+    (requirement,) = packager.inspect(bundle).manifest.requirements.libraries
+    assert (requirement.sonames, requirement.embedded) == (("libnvinfer_lean.so.10",), True)
+    (tmp_path / "driver").mkdir()
+    shutil.copy(stand_ins / "libcuda.so.1", tmp_path / "driver")
+    told = run(bundle, tmp_path / "driver", [2, 3], graph="off")
+    assert told["outputs"] == [product(2), product(3)]
+    assert not told["warnings"]
+    findings = {finding.check for finding in packager.verify(bundle).findings}
+    assert "machine.library" not in findings
+
+
+def test_the_real_lean_runtime_is_embedded(stand_ins: Path, tmp_path: Path) -> None:
+    """It is opened from memory; then it finds no real driver."""
+    library = installed_library("tensorrt_lean")
+    assert library is not None, "tensorrt-lean-cu13-libs is not installed: make env"
+    bundle = build(tmp_path, plan(), attributes=f"-form=tensorrt_lean -version=11.0.0 -library={library}")
+    assert bundle.stat().st_size > library.stat().st_size
+    (tmp_path / "driver").mkdir()
+    shutil.copy(stand_ins / "libcuda.so.1", tmp_path / "driver")
+    error = run(bundle, tmp_path / "driver", [2])["error"]
+    assert re.search(r"failed with status 3: TensorRT 11\.\d+\.\d+ makes no runtime: createInferRuntime: ", error)

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packager.backends.api import (
     API_VERSION,
@@ -22,6 +23,7 @@ from packager.backends.api import (
     Unavailable,
     attribute,
 )
+from packager.backends.tensorrt.library import LIBRARIES
 from packager.backends.tensorrt.module import (
     Engine,
     EngineConstant,
@@ -39,6 +41,8 @@ class EngineOptions(PartitionOptions):
     plan: str = attribute("", "File of the engine; without it the engine is pending")
     version: str = attribute("10.13.3", "Version that it is of")
     workspace: int = attribute(0, "Bytes that are set aside", minimum=0)
+    form: str = attribute("tensorrt", "What runs it")
+    library: str = attribute("", "File of the library, which the bundle gets a copy of")
 
 
 class EngineBackend:
@@ -67,7 +71,8 @@ class EngineBackend:
         if not partitions:
             return BackendOutput(self.kind)
         functions = {partition.name: _function(partition, target.options) for partition in partitions}
-        library = compile_engines(list(functions.values()), context)
+        file = Path(target.options.library) if target.options.library else None
+        library = compile_engines(list(functions.values()), context, embedded=file)
         return BackendOutput(self.kind, (library,), {name: group_of(one) for name, one in functions.items()})
 
 
@@ -75,9 +80,10 @@ def _function(partition: Partition, options: EngineOptions) -> EngineFunction:
     x, w = partition.function.params
     shape = tuple(int(e) if hasattr(e, "value") else e for e in x.ty.shape.values)
     data = Path(options.plan).read_bytes() if options.plan else None
+    form: Any = options.form
     engine = Engine(
         hashlib.sha256(partition.name.encode()).hexdigest(),
-        "tensorrt",
+        form,
         data,
         tuple(map(int, options.version.split("."))) if data else (),
         arch=90 if data else 0,
@@ -88,7 +94,7 @@ def _function(partition: Partition, options: EngineOptions) -> EngineFunction:
         (EngineTensor("x", "float32", shape, 0),),
         (EngineTensor("y", "float32", shape, 2),),
         engine,
-        (EngineConstant("w", "float32", int(w.ty.shape.values[0]), 1),),
+        (EngineConstant("w", "float32", int(w.ty.shape.values[0]), 1),) if LIBRARIES[form].refits else (),
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from packager.bundle.elf.search import find_library, installed_folders
 from packager.ir.primitives import KnownLibrary, LoadedLibrary
 
 Form = Literal["tensorrt", "tensorrt_rtx", "tensorrt_lean"]
@@ -55,14 +57,27 @@ def functions_of(form: Form) -> tuple[str, ...]:
     return (*FUNCTIONS, REFITTER) if LIBRARIES[form].refits else FUNCTIONS
 
 
-def loaded_library(form: Form, versions: Sequence[tuple[int, ...]] = ()) -> LoadedLibrary:
+def loaded_library(
+    form: Form, versions: Sequence[tuple[int, ...]] = (), *, embedded: Path | None = None
+) -> LoadedLibrary:
     """Return what sessions open for engines that ``versions`` of it have built; any, if it is not known yet.
+
+    ``embedded`` is the file that the bundle gets a copy of.
 
     Which version fits which engine is the code's to say: engines may be there only later.
     """
     library = LIBRARIES[form]
     majors = {version[0] for version in versions}
     sonames = tuple(f"{library.soname}.{major}" for major in library.majors if not majors or major in majors)
+    if embedded is not None:
+        sonames = (embedded.name,)
     least = ".".join(map(str, max(versions)[:3])) if versions else library.least
     exact = least if versions and form != "tensorrt_lean" else None
-    return LoadedLibrary(symbol_of(form), sonames or library.sonames, functions_of(form), least, exact)
+    sonames = sonames or library.sonames
+    return LoadedLibrary(symbol_of(form), sonames, functions_of(form), least, exact, embedded is not None)
+
+
+def installed_library(form: Form) -> Path | None:
+    """Return the newest library of a form that pip has installed for this interpreter, or the dynamic linker finds."""
+    found = (find_library(soname, installed_folders()) for soname in LIBRARIES[form].sonames)
+    return next((path for path in found if path is not None), None)

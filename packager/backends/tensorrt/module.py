@@ -7,6 +7,7 @@ appended the engine to the bundle.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,11 +144,16 @@ def group_of(function: EngineFunction) -> FunctionGroup:
     )
 
 
-def compile_engines(functions: Sequence[EngineFunction], context: Context, graphs: bytes = b"") -> StaticLibrary:
+def compile_engines(
+    functions: Sequence[EngineFunction], context: Context, graphs: bytes = b"", *, embedded: Path | None = None
+) -> StaticLibrary:
     """Compile ``tensorrt.o``: the functions, and the engines that there are, inside; ``graphs`` are not loaded.
 
-    Raises BackendError for functions that cannot be stated, ToolchainError.
+    With ``embedded``, the file of the library that all of them need, it gets a copy of that too. Raises BackendError
+    for functions that cannot be stated, ToolchainError, OSError.
     """
+    if embedded is not None:
+        shutil.copyfile(embedded, context.workdir / embedded.name)
     for function in functions:
         check_function(function)
         if function.engine.data is not None:
@@ -156,9 +162,9 @@ def compile_engines(functions: Sequence[EngineFunction], context: Context, graph
     forms = list(dict.fromkeys(function.engine.library for function in functions))
     return StaticLibrary(
         "tensorrt",
-        (compile_module("tensorrt", render_module(functions), context),),
+        (compile_module("tensorrt", render_module(functions, embedded), context),),
         tuple(function.symbol for function in functions),
-        loaded_libraries=tuple(loaded_library(form, _versions(functions, form)) for form in forms),
+        loaded_libraries=tuple(loaded_library(form, _versions(functions, form), embedded=embedded) for form in forms),
     )
 
 
@@ -168,8 +174,8 @@ def _versions(functions: Sequence[EngineFunction], form: Form) -> list[tuple[int
     return [engine.version for engine in engines] if all(engine.data for engine in engines) else []
 
 
-def render_module(functions: Sequence[EngineFunction]) -> str:
-    """Return the C of functions; their engines' data are in files of the compiler's folder."""
+def render_module(functions: Sequence[EngineFunction], embedded: Path | None = None) -> str:
+    """Return the C of functions; their engines' data, and the library, are in files of the compiler's folder."""
     forms = list(dict.fromkeys(function.engine.library for function in functions))
     return render(
         "tensorrt/module.c.j2",
@@ -179,7 +185,13 @@ def render_module(functions: Sequence[EngineFunction]) -> str:
         graphs_section=ENGINE_GRAPHS_SECTION,
         graphs=GRAPHS,
         libraries=[
-            {"symbol": symbol_of(form), "number": LIBRARIES[form].number, "functions": len(functions_of(form))}
+            {
+                "symbol": symbol_of(form),
+                "number": LIBRARIES[form].number,
+                "functions": len(functions_of(form)),
+                "image": embedded.name if embedded else None,
+                "image_bytes": embedded.stat().st_size if embedded else 0,
+            }
             for form in forms
         ],
         functions=[_view(function) for function in functions],

@@ -92,13 +92,19 @@ def _loaded_tables(libraries: Sequence[LibraryRequirement]) -> list[Table]:
             " or ".join(library.sonames),
             f"{library.least} or newer",
             library.chosen_with or "any",
-            "no: there are alternatives" if library.optional else "yes",
+            _need(library),
             str(len(library.functions)),
         )
         for library in libraries
     ]
     columns = ("library", "version", "built for", "needed", "functions")
     return [Table("Libraries that sessions open", columns, tuple(rows))] if rows else []
+
+
+def _need(library: LibraryRequirement) -> str:
+    if library.embedded:
+        return "no: the bundle has it"
+    return "no: there are alternatives" if library.optional else "yes"
 
 
 def _state_rows(states: Sequence[StateSpec]) -> list[tuple[str, str]]:

@@ -81,6 +81,8 @@ def _sonames(libraries: Sequence[LibraryRequirement]) -> str:
 def missing_libraries(manifest: Manifest, found: Mapping[str, str | None] | None, searched: bool) -> Iterator[Finding]:
     """Compare the bundle's libraries with those of a machine, which was ``searched`` for these or for known ones."""
     for index, library in enumerate(manifest.requirements.libraries):
+        if library.embedded:
+            continue
         where = f"$.requirements.libraries[{index}]"
         there = {soname: version for soname, version in (found or {}).items() if soname in library.sonames}
         fitting = [v for v in there.values() if v is None or version_key(v) >= version_key(library.least)]

@@ -76,7 +76,13 @@ def check_loaded(outputs: Sequence[BackendOutput]) -> None:
 def _check_declaration(what: str, library: LoadedLibrary) -> None:
     try:
         declared = LibraryRequirement(
-            library.symbol, library.sonames, library.least, library.chosen_with, library.functions, optional=False
+            library.symbol,
+            library.sonames,
+            library.least,
+            library.chosen_with,
+            library.functions,
+            optional=False,
+            embedded=library.embedded,
         )
         strict_json.read(LibraryRequirement, strict_json.parse(strict_json.canonical(asdict(declared))))
     except (MismatchError, TypeError) as error:

@@ -181,6 +181,7 @@ def test_inspect_lists_them(bundles: dict[str, Path], cli: Cli) -> None:
         "chosen_with": "2.1.3",
         "functions": ["acme_version", "acme_sin", "acme_cos"],
         "optional": False,
+        "embedded": False,
     }
     assert "Libraries that sessions open" not in cli("inspect", bundles["none"]).stdout
 
