@@ -197,6 +197,7 @@ def render_module(
         "half_load": HALF_LOADS[machine.name],
         "half_store": HALF_STORES[machine.name],
         "byte_load": BYTE_LOADS.get(machine.name, ""),
+        "in_register": "w" if machine.name == "aarch64" else "v",
         "half_type": "_Float16" if machine.name == "aarch64" else "int16_t",
         "pair_product": PAIR_PRODUCTS[machine.name],
         "tiles": [

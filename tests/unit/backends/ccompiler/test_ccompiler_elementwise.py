@@ -150,6 +150,33 @@ def test_functions_of_floats_of_all_sizes(tmp_path: Path) -> None:
         assert np.isnan(got[~known]).all(), name
 
 
+# Units in the last place of normal results.
+BOUNDED = {"exp": 1, "sigmoid": 4, "tanh": 6, "erf": 6}
+
+
+def test_functions_that_bound_their_argument(tmp_path: Path) -> None:
+    """Over all floats: within a few units, whole numbers where results are, subnormal and infinite where they should."""
+    size = np.arange(1, 0x7F800000, 40961, dtype=np.uint32).view("f4")
+    near = np.linspace(-110, 110, 50001, dtype=np.float32)  # where e^x begins, and ends, to be a number
+    x = np.concatenate([size, -size, near, np.array(SPECIAL, "f4")])
+    parameter = variable("x", x.shape, "float32")
+    run = Runner(partition([parameter], lambda e, x: tuple(e(call(name, x)) for name in BOUNDED)), tmp_path)
+    for name, got in zip(BOUNDED, run(x), strict=True):
+        with np.errstate(all="ignore"):
+            wanted = FLOAT_UNARY[name](x.astype("f8"))
+            rounded = wanted.astype("f4")
+        finite = np.isfinite(rounded)
+        np.testing.assert_array_equal(got[~finite], rounded[~finite], err_msg=name)
+        if name == "sigmoid":  # 1 + e^89 is no number: less than the least normal one
+            low = x < -87
+            assert ((got[low] >= 0) & (got[low] < 2.0**-125)).all()
+            finite &= ~low
+        least = np.float32(2.0**-126)
+        units = np.abs(got[finite] - wanted[finite]) / np.spacing(np.maximum(np.abs(rounded[finite]), least))
+        assert units.max() < BOUNDED[name], f"{name} at {x[finite][units.argmax()]}"
+        assert np.abs(got[finite]).max() == np.abs(rounded[finite]).max() or name == "exp"
+
+
 def test_branches_of_one_input_are_one_loop(tmp_path: Path) -> None:
     """As softplus has them; two results, of which one reads what the other does."""
     values = np.linspace(-3, 3, 100, dtype="f4")
