@@ -30,20 +30,28 @@ class ResizeTables:
 
 
 def read_tables(call: Any) -> ResizeTables | None:
-    """Return the tables of a call of ``packager.resize``; None if it moves elements of a row, which is of float32 and
-    of known length, or if there are many terms, long tables, or values for what is beyond the edges."""
+    """Return the tables of a call of ``packager.resize`` of float32 rows of known length; None if there are many terms,
+    long tables, or values for what is beyond the edges, or if elements of a row move and no constant says which."""
     shape, (data, tables) = shape_of(call), call.args
     attributes = attributes_of_call(call.attrs)
     if not shape or not isinstance(shape[-1], int) or not isinstance(data, relax.Var) or call.ty.dtype != "float32":
         return None
-    if any(attributes.cropped) or len(shape) - 1 in attributes.axes or not isinstance(tables, relax.Tuple):
+    if any(attributes.cropped) or not isinstance(tables, relax.Tuple):
         return None
     sizes = [static_shape_of(table) or (0, 0) for table in tables.fields[::3]]
     taps = tuple(count for _, count in sizes)
     if not 1 <= prod(taps) <= MOST_TERMS or any(prod(size) > LONGEST_TABLE for size in sizes):
         return None
     found = [_array(table) for table in tables.fields]
+    if len(shape) - 1 in attributes.axes and not _is_line(shape_of(data), attributes.axes, found):
+        return None
     return ResizeTables(attributes.axes, taps, tuple(zip(found[::3], found[1::3], strict=True)))
+
+
+def _is_line(shape: Any, axes: tuple[int, ...], tables: list[Array | None]) -> bool:
+    """Whether a line of the data is one for the stack, and a constant table says what of it is read."""
+    is_short = bool(shape) and isinstance(shape[-1], int) and shape[-1] <= LONGEST_TABLE
+    return is_short and axes[-1] == len(shape) - 1 and tables[-3] is not None
 
 
 def operands_of_resize(call: Any) -> list[Any]:

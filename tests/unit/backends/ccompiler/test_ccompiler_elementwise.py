@@ -155,7 +155,7 @@ BOUNDED = {"exp": 1, "sigmoid": 4, "tanh": 6, "erf": 6}
 
 
 def test_functions_that_bound_their_argument(tmp_path: Path) -> None:
-    """Over all floats: within a few units, whole numbers where results are, subnormal and infinite where they should."""
+    """Over all floats: within a few units, subnormal and infinite where results should be."""
     size = np.arange(1, 0x7F800000, 40961, dtype=np.uint32).view("f4")
     near = np.linspace(-110, 110, 50001, dtype=np.float32)  # where e^x begins, and ends, to be a number
     x = np.concatenate([size, -size, near, np.array(SPECIAL, "f4")])
@@ -174,7 +174,7 @@ def test_functions_that_bound_their_argument(tmp_path: Path) -> None:
         least = np.float32(2.0**-126)
         units = np.abs(got[finite] - wanted[finite]) / np.spacing(np.maximum(np.abs(rounded[finite]), least))
         assert units.max() < BOUNDED[name], f"{name} at {x[finite][units.argmax()]}"
-        assert np.abs(got[finite]).max() == np.abs(rounded[finite]).max() or name == "exp"
+        assert name == "exp" or np.abs(got[finite]).max() == 1
 
 
 def test_branches_of_one_input_are_one_loop(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Resizing by tables in the ccompiler backend: any axes but the last, several terms, what follows."""
+"""Resizing by tables in the ccompiler backend: any axes, several terms, what follows."""
 
 from __future__ import annotations
 
@@ -71,3 +71,51 @@ def test_resize(shape: Any, axes: Any, sizes: Any, taps: Any, tmp_path: Path) ->
     wanted = np.maximum(expected(data, axes, given) + shift, 0)
     np.testing.assert_allclose(run(data, shift), wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(others(data, shift, *given), run(data, shift))
+
+
+def interpolation(extent: int, size: int, taps: int) -> list[np.ndarray]:
+    """Return tables of neighbors, as interpolations have them."""
+    middle = (np.arange(size) + 0.5) * extent / size - taps / 2
+    indices = np.clip(np.floor(middle)[:, None] + np.arange(taps), 0, extent - 1)
+    weights = RNG.uniform(-1, 1, indices.shape) if taps > 1 else np.ones(indices.shape)
+    return [indices.astype("i4"), weights.astype("f4"), np.zeros(size, "i4")]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "sizes", "taps"),
+    [
+        ((2, 3, 14, 19), (2, 3), (28, 38), (2, 2)),
+        ((1, 3, 8, 56), (2, 3), (16, 112), (1, 1)),
+        ((2, 5, 70), (2,), (173,), (2,)),
+        ((2, 5, 70), (2,), (35,), (2,)),
+        ((2, 5, 7), (2,), (21,), (4,)),
+        ((2, 5, 64), (2,), (9,), (2,)),
+        ((1, 2, 40, 40), (2, 3), (10, 10), (4, 4)),
+        ((1, 2, 4, 5, 33), (2, 3, 4), (6, 8, 50), (2, 2, 2)),
+    ],
+)
+@pytest.mark.parametrize("follows", [False, True])
+def test_last_axis(shape: Any, axes: Any, sizes: Any, taps: Any, follows: bool, tmp_path: Path) -> None:
+    """Vectors that are permuted, of one or two, results too far apart or too few for them; what follows, or nothing."""
+    found = [interpolation(shape[axis], *rest) for axis, *rest in zip(axes, sizes, taps, strict=True)]
+    given = [array for arrays in found for array in arrays]
+    constants, attributes = [relax.const(array) for array in given], Resizing(axes, (False,) * len(axes))
+    x = variable("x", (tirx.Var("n", "int64"), *shape[1:]))
+
+    def body(e: Any, x: Any) -> Any:
+        result = e(resize(x, constants, attributes))
+        return e(op.nn.relu(result)) if follows else result
+
+    data = RNG.standard_normal(shape).astype("f4")
+    wanted = expected(data, axes, given)
+    got = Runner(partition([x], body), tmp_path)(data)
+    np.testing.assert_allclose(got, np.maximum(wanted, 0) if follows else wanted, rtol=1e-5, atol=2e-6)
+    weights = [variable(f"w{number}", array.shape) for number, array in enumerate(given[1::3])]
+
+    def of_operands(e: Any, x: Any, *weights: Any) -> Any:
+        tables = [part for n, w in enumerate(weights) for part in (constants[3 * n], w, constants[3 * n + 2])]
+        result = e(resize(x, tables, attributes))
+        return e(op.nn.relu(result)) if follows else result
+
+    others = Runner(partition([x, *weights], of_operands, range(1, 1 + len(weights))), tmp_path / "operands")
+    np.testing.assert_array_equal(others(data, *given[1::3]), got)
