@@ -60,11 +60,11 @@ from packager.backends.ccompiler.ops.planar_conv import add_planar_conv, find_pl
 from packager.backends.ccompiler.ops.pool2d import add_pool2d
 from packager.backends.ccompiler.ops.pool_lines import pool_planes
 from packager.backends.ccompiler.ops.recurrent import add_recurrent
-from packager.backends.ccompiler.ops.resize import add_resize
 from packager.backends.ccompiler.ops.softmax_norm import add_neighbors, add_rows
 from packager.backends.ccompiler.ops.strided_copy import add_copy
 from packager.backends.ccompiler.ops.trees import add_trees, gather_of
 from packager.backends.ccompiler.ops.winograd import render_transforms
+from packager.backends.ccompiler.resize.resize import add_resize
 from packager.codegen.escape import header_name
 from packager.codegen.templates import MARK, render
 from packager.errors import BackendError

@@ -17,7 +17,7 @@ from packager.backends.ccompiler.core.operations import CannotRender, Operation
 from packager.backends.ccompiler.core.resize_tables import ResizeTables
 from packager.backends.ccompiler.core.shapes import c_text
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.ops.resize_terms import LineTerms, floats, integers, line_terms
+from packager.backends.ccompiler.resize.terms import LineTerms, floats, integers, line_terms
 from packager.bundle.arrays import Array
 
 SHORTEST_VECTOR = 8  # lanes of vectors that one instruction permutes

@@ -7,8 +7,8 @@ from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.operations import Operation
 from packager.backends.ccompiler.core.shapes import c_text
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.ops.resize_lines import add_resize_lines
-from packager.backends.ccompiler.ops.resize_terms import line_terms
+from packager.backends.ccompiler.resize.lines import add_resize_lines
+from packager.backends.ccompiler.resize.terms import line_terms
 
 
 def add_resize(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
