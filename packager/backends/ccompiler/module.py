@@ -34,6 +34,7 @@ from packager.backends.ccompiler.core.operations import (
     PLANAR_CONV,
     POOLS,
     RESIZE,
+    ROW_DOTS,
     ROW_ANCHORS,
     CannotRender,
     Graph,
@@ -46,6 +47,7 @@ from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.blocks import SUM
 from packager.backends.ccompiler.gemm.dots import render_dots
 from packager.backends.ccompiler.gemm.narrow import render_narrow
+from packager.backends.ccompiler.gemm.row_dots import add_row_dots, find_row_dots
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
 from packager.backends.ccompiler.ops.block_matmul import add_block_matmul
@@ -89,6 +91,7 @@ ADDERS: dict[str, Adder] = {
     NORMALIZE: add_normalization,
     PLANAR_CONV: add_planar_conv,
     RESIZE: add_resize,
+    ROW_DOTS: add_row_dots,
     "copy": add_copy,
     "attention": add_attention,
     "matmul": add_dense,
@@ -197,12 +200,11 @@ def render_module(
         "half_load": HALF_LOADS[machine.name],
         "half_store": HALF_STORES[machine.name],
         "byte_load": BYTE_LOADS.get(machine.name, ""),
-        "in_register": "w" if machine.name == "aarch64" else "v",
         "half_type": "_Float16" if machine.name == "aarch64" else "int16_t",
         "pair_product": PAIR_PRODUCTS[machine.name],
         "tiles": [
             *render_tiles(machine, wanted, fetch=_are_far(made)),
-            *render_dots(machine, wanted),
+            *render_dots(machine, wanted, sources),
             *render_narrow(machine, wanted),
             *render_transforms(sources),
         ],
@@ -241,6 +243,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     problems = [composite.problem for composite in partition.composites if composite.problem is not None]
     graph = read_graph(partition.function, partition.constant_arguments, problems)
     operations = multiply_by_reciprocals(graph.operations, graph.results)
+    operations = find_row_dots(operations, graph.results)
     operations = find_planar(pool_planes(operations, graph.results), graph.results)
     can_place = partial(_can_place, graph=graph, winograd=winograd)
     alone = find_placeable(operations, graph.results, can_place)

@@ -24,6 +24,7 @@ RESIZE = "packager.resize"
 ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset(MOVING)
 PLANAR_MEAN, PLANAR_CONV = "planar_mean", "planar_conv"  # over planes, and of pixels, of NCHW as it is
+ROW_DOTS = "row_dots"  # few rows times a transposed matrix
 _MEANS = ("nn.adaptive_avg_pool2d", "mean", PLANAR_MEAN)
 POOLS = frozenset({*(f"nn.max_pool{axes}d" for axes in (1, 2, 3)), "nn.avg_pool2d", "nn.avg_pool3d", *_MEANS})
 # Operators with a loop nest of their own.
@@ -35,8 +36,7 @@ _SINGLE = frozenset(
         "packager.recurrent",
         "packager.tree_ensemble",
         "packager.block_matmul",
-        PLANAR_CONV,
-        RESIZE,
+        *(PLANAR_CONV, ROW_DOTS, RESIZE),
     }
 )
 ANCHORS = _SINGLE | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES | {"copy"}

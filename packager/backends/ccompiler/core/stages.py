@@ -227,14 +227,15 @@ def anchor_inner(anchor: Operation) -> Extent:
         case "permute_dims" if interleaves(anchor.uses[0].shape, anchor.attributes.axes):
             return product(shape[-2:])
         case "nn.layer_norm":
-            return product(shape[len(shape) - len(anchor.attributes.axes) :])
+            return product(shape[-len(anchor.attributes.axes) :])
+        case "row_dots":
+            return anchor.uses[1].shape[-2]
         case "packager.normalize":
             return statistics_of_anchor(anchor).inner
         case "nn.softmax" | "nn.log_softmax":
             return shape[int(anchor.attributes.axis) % len(shape)]
         case "attention":
-            attention = anchor.attributes
-            return attention.value_depth * (attention.heads if attention.out.head else 1)
+            return anchor.attributes.value_depth * (anchor.attributes.heads if anchor.attributes.out.head else 1)
     return shape[-1]
 
 

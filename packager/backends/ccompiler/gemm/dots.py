@@ -84,10 +84,10 @@ def parts_of(columns: int, registers: int) -> tuple[Part, ...]:
     return tuple(Part(first, end - first, HEIGHTS[registers][end - first - 1]) for first, end in pairwise(cuts))
 
 
-def render_dots(machine: Machine, wanted: Iterable[Tile | Dots | Narrow]) -> list[str]:
-    """Return the C of the dot products among these, and what they share."""
+def render_dots(machine: Machine, wanted: Iterable[Tile | Dots | Narrow], sources: Iterable[str]) -> list[str]:
+    """Return the C of the dot products among these, and what they and ``sources`` share."""
     dots = sorted(dot for dot in wanted if isinstance(dot, Dots))
-    if not dots:
+    if not dots and not any("pk_sum_lanes(" in source for source in sources):
         return []
     lanes = machine.vector_bytes // 4
     masks = [{"name": name, "lanes": _mask(pattern, lanes)} for name, pattern in MASKS.items()]

@@ -145,3 +145,55 @@ def test_few_rows_pack_nothing(machine: Machine | None, rows: int, depth: int, c
     x, w, b = (np.random.default_rng(i).standard_normal(s).astype("f4") for i, s in enumerate(shapes))
     wanted = np.maximum(x.astype("f8") @ w + b, 0)
     np.testing.assert_allclose(run(x, w, b), wanted, rtol=0, atol=2e-6 * np.sqrt(depth) * 3)
+
+
+# Axes of the rows of a matrix, as it lies, of [batch, heads, columns, depth], and how it is permuted.
+PERMUTED = {"swapped": ((0, 1, 2, 3), (0, 1, 3, 2)), "of heads": ((0, 2, 1, 3), (0, 2, 3, 1))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [*MACHINES[2:], None], ids=lambda machine: machine.name if machine else "own")
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "lies"),
+    [(1, 37, 130, "swapped"), (2, 64, 67, "of heads"), (3, 16, 5, "swapped"), (4, 80, 64, "of heads")],
+)
+def test_few_rows_times_a_transposed_matrix(
+    machine: Machine | None, rows: int, depth: int, columns: int, lies: str, tmp_path: Path
+) -> None:
+    """Nothing is transposed: a function for dot products of rows, and what follows, for any number of batches."""
+    rng = np.random.default_rng(11)
+    order, axes = PERMUTED[lies]
+    extents, n = (2, 3, columns, depth), tirx.Var("n", "int64")
+    shape = tuple(extents[axis] for axis in order)
+    x, w, bias = variable("x", (n, 3, rows, depth)), variable("w", (n, *shape[1:])), variable("b", (columns,))
+
+    def body(e: Any, x: Any, w: Any, bias: Any) -> Any:
+        return e(op.nn.relu(e(op.add(e(op.matmul(x, e(op.permute_dims(w, axes)))), bias))))
+
+    target = "ccompiler" if machine is None else "ccompiler -march=x86-64-v2"
+    run = Runner(partition([x, w, bias], body), tmp_path, target, machine=machine)
+    assert len(run.group.functions) == 1
+    data, matrix = rng.standard_normal((2, 3, rows, depth)).astype("f4"), rng.standard_normal(shape).astype("f4")
+    shift = rng.standard_normal(columns).astype("f4")
+    wanted = np.maximum(data.astype("f8") @ matrix.transpose(axes).astype("f8") + shift, 0)
+    np.testing.assert_allclose(run(data, matrix, shift), wanted, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batched", [False, True])
+def test_matrix_times_a_vector(batched: bool, tmp_path: Path) -> None:
+    """One column is one row of dot products; the vector may be a constant, and the number of rows symbolic."""
+    rng = np.random.default_rng(12)
+    n = tirx.Var("n", "int64")
+    x = variable("x", (4, n, 33) if batched else (3, n, 33))
+    vector, bias = variable("v", (4, 33, 1) if batched else (33, 1)), variable("b", (1,))
+
+    def body(e: Any, x: Any, vector: Any, bias: Any) -> Any:
+        return e(op.sigmoid(e(op.add(e(op.matmul(x, vector)), bias))))
+
+    run = Runner(partition([x, vector, bias], body, () if batched else [1]), tmp_path)
+    assert len(run.group.functions) == 1
+    data = rng.standard_normal((4 if batched else 3, 71, 33)).astype("f4")
+    column, shift = rng.standard_normal((4, 33, 1) if batched else (33, 1)).astype("f4"), np.array([0.5], "f4")
+    wanted = 1 / (1 + np.exp(-(data.astype("f8") @ column.astype("f8") + shift)))
+    np.testing.assert_allclose(run(data, column, shift), wanted, rtol=1e-5, atol=1e-6)
