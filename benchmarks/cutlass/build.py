@@ -9,22 +9,25 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tvm import relax
 
-from benchmarks.cutlass.problems import HALF, Attention, Conv, Problem, Product
+from benchmarks.cutlass.problems import HALF, Attention, Conv, Problem, Product, Stem
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.kernels import Sm90Attention
 from packager.backends.cutlass.attention.match import Attention as Found
 from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
+from packager.backends.cutlass.conv.kernels import ConvConfig
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
 from packager.backends.cutlass.core.drafts import SM90A, Ranking
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.gemm.kernels import Sm90Tile
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
@@ -33,6 +36,21 @@ from packager.graph.attention.heads import Heads
 from packager.resources import folder as resource
 
 ARCHS = (SM90A,)
+# Tiles of convolutions that are measured beside the portfolio.
+TRIAL = (
+    *(Sm90Tile((128, 128, 64), cluster) for cluster in ((2, 1), (1, 2))),
+    *(Sm90Tile((64, 128, 64), cluster) for cluster in ((1, 1), (2, 1), (1, 2))),
+    *(Sm90Tile((128, 160, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1), (1, 2))),
+    *(Sm90Tile((128, 160, 64), cluster) for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((64, 160, 64), cluster) for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((128, 192, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((128, 256, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((256, 128, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1), (1, 2))),
+    *(Sm90Tile((256, 64, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
+    Sm90Tile((128, 64, 64), (2, 1)),
+    Sm90Tile((64, 80, 64), (2, 1)),
+    Sm90Tile((64, 256, 64), (1, 1)),
+)
 OPTIONS = CutlassOptions(arch=ARCHS)
 DTYPE = "float16"
 # What the host's half of a kernel asks of the driver, here of functions that the program which loads it has set; and
@@ -75,10 +93,21 @@ typedef struct {
 } entry_t;
 """
 
+STEM_TRIAL = (
+    *(Sm90Tile((256, 64, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((64, 64, 64), cluster) for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((128, 32, 64), cluster) for cluster in ((1, 1), (2, 1))),
+)
 
-def build(folder: Path, problems: Sequence[Problem], *, kernels: int, jobs: int) -> None:
-    """Compile the first kernels of each problem, or all (0), and write what the other half needs."""
+
+def build(folder: Path, problems: Sequence[Problem], *, kernels: int, jobs: int, trial: bool = False) -> None:
+    """Compile the first kernels of each problem, or all (0), and write what the other half needs.
+
+    ``trial``: also those of tiles that packager does not choose from.
+    """
     chosen = {problem.name: candidates(problem)[: kernels or None] for problem in problems}
+    if trial:
+        chosen = {problem.name: [*chosen[problem.name], *trial_kernels(problem)] for problem in problems}
     configs = {config.name: config for each in chosen.values() for config in each}
     print(f"{len(chosen)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
     plan = {name: [config.name for config in each] for name, each in chosen.items()}
@@ -171,13 +200,47 @@ def _tiles_of_attention(problem: Attention) -> Iterator[KernelConfig]:
             yield Sm90Attention(DTYPE, 128, keys, depth, problem.causal, "none", "cooperative")
 
 
+def trial_kernels(problem: Problem) -> list[KernelConfig]:
+    """Return kernels for a convolution whose tiles may be worth a place in the portfolio."""
+    if (
+        not isinstance(problem, Conv)
+        or problem.form != HALF
+        or (problem.channels % 64 and not isinstance(problem, Stem))
+    ):
+        return []
+    known = {config.name for config in candidates(problem)}
+    if isinstance(problem, Stem):
+        step = problem.padded_window[1] * problem.fold * problem.pixel
+        tiles = (replace(tile, shape=(*tile.shape[:2], step)) for tile in STEM_TRIAL)
+        return [ConvConfig(tile, DTYPE, 8, 8, rows=True, activation="relu") for tile in tiles]
+    made = (ConvConfig(tile, DTYPE, 8, 8, activation="relu") for tile in TRIAL if fits_filters(tile, problem.filters))
+    return [config for config in made if config.name not in known]
+
+
+def fits_filters(tile: Sm90Tile, filters: int) -> bool:
+    """Return whether at most a third of what a tile computes is not needed."""
+    width = tile.shape[1]
+    return -(-filters // width) * width * 2 <= filters * 3
+
+
 def _of_convolution(problem: Conv) -> Ranking:
     return rank_conv(_shape(problem), GemmForm(DTYPE, DTYPE, activation="relu"), OPTIONS, margin=math.inf)
 
 
 def _shape(problem: Conv) -> ConvShape:
     window, padding, stride = ((number, number) for number in (problem.window, problem.padding, problem.stride))
-    return ConvShape(problem.rows, problem.channels, problem.filters, window, padding, stride, (1, 1))
+    shape = ConvShape(problem.rows, problem.channels, problem.filters, window, padding, stride, (1, 1))
+    if not isinstance(problem, Stem):
+        return shape
+    top = (problem.padding + problem.above) // problem.fold
+    return replace(
+        shape,
+        channels=problem.fold * problem.pixel,
+        window=problem.padded_window,
+        padding=(top, 0),
+        stride=(problem.stride // problem.fold, problem.stride),
+        width=problem.padded_width,
+    )
 
 
 def _of_8_bits(problem: Product | Conv) -> Ranking:

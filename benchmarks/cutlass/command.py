@@ -108,6 +108,8 @@ class Benchmark:
             each.add_argument("--set", action="append", choices=tuple(self.sets), dest="sets", help="default: all")
         text = f"of each problem, as packager ranks them; 0: all; default: {self.kernels}"
         builder.add_argument("--kernels", type=int, default=self.kernels, help=text)
+        text = "also convolutions by tiles that packager does not choose from"
+        builder.add_argument("--trial", action="store_true", help=text)
         builder.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
         runner.add_argument("--rounds", type=int, default=15, help="replays of each graph; default: 15")
         runner.add_argument("--check", action="store_true", help="time nothing")
@@ -120,5 +122,6 @@ class Benchmark:
             return self.run(options.folder, options.output, problems, options)
         from benchmarks.cutlass.build import build
 
-        build(options.output, [problem for _, problem in problems], kernels=options.kernels, jobs=options.jobs)
+        chosen = [problem for _, problem in problems]
+        build(options.output, chosen, kernels=options.kernels, jobs=options.jobs, trial=options.trial)
         return 0

@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.cutlass.bench import Call, Case, count_sets
-from benchmarks.cutlass.launch import AttentionProblem, GemmProblem, conv_problem
-from benchmarks.cutlass.problems import Attention, Conv, Problem, Product
+from benchmarks.cutlass.launch import AttentionProblem, GemmProblem, conv_problem, stem_problem
+from benchmarks.cutlass.problems import Attention, Conv, Problem, Product, Stem
 
 DTYPE = torch.float16
 # Of the Euclidean norm, and of one element. Rounding a result to fp16 is 2.8e-4 of the norm, and at most 4.9e-4 of one.
@@ -31,7 +31,7 @@ def make_case(problem: Problem, device: str = "cuda", sets: int = 0) -> Case:
     """Return random operands for a problem; ``sets`` 0 is as many as exceed the cache."""
     if isinstance(problem, Attention):
         return _attention(problem, partial(_random, device=device), sets or count_sets(problem))
-    makers = {"linear": _linear, "bmm": _bmm, "conv": _convolution}
+    makers = {"linear": _linear, "bmm": _bmm, "conv": _convolution, "stem": _convolution}
     return makers[problem.group](problem, partial(_random, device=device), sets or count_sets(problem))
 
 
@@ -184,7 +184,13 @@ def _convolution(problem: Conv, random: Random, count: int) -> Case:
     def by_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return torch.cudnn_convolution_relu(x, w, bias, stride, padding, (1, 1), 1)
 
+    padded: list[torch.Tensor] = []
+
     def structure(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, y: torch.Tensor) -> ctypes.Structure:
+        if isinstance(problem, Stem):
+            x, w = _padded(problem, x, w)
+            padded.extend((x, w))
+            return stem_problem(problem, x=x.data_ptr(), w=w.data_ptr(), bias=bias.data_ptr(), y=y.data_ptr())
         if problem.is_product:
             return _gemm(x, w, bias, y, (0, problem.rows, filters, channels))
         return conv_problem(problem, x=x.data_ptr(), w=w.data_ptr(), bias=bias.data_ptr(), y=y.data_ptr())
@@ -205,5 +211,19 @@ def _convolution(problem: Conv, random: Random, count: int) -> Case:
         lambda: by_two(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), bias),
         lambda output: output.permute(0, 3, 1, 2),
         rivals,
-        [tensor for each in sets for tensor in each],
+        [*padded, *(tensor for each in sets for tensor in each)],
     )
+
+
+def _padded(problem: Stem, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return image and filters of few channels as the kernels by rows take them."""
+    fold, channels, (rows, columns) = problem.fold, problem.pixel - problem.channels, problem.padded_window
+    right = problem.padded_width - problem.size - problem.padding
+    below = rows * fold - problem.window - problem.above
+    x = functional.pad(x, (0, channels, problem.padding, right, 0, -problem.size % fold))
+    w = functional.pad(w, (0, channels, 0, columns - problem.window, problem.above, below))
+
+    def folded(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.unflatten(1, (-1, fold)).transpose(2, 3).flatten(3).contiguous()
+
+    return folded(x), folded(w)

@@ -9,7 +9,7 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cutlass.problems import Conv
+from benchmarks.cutlass.problems import Conv, Stem
 
 ALIGNMENT = 128  # of arguments, some of which begin with tensor maps
 PROGRAMMATIC = 1  # PK_CUDA_PROGRAMMATIC
@@ -86,6 +86,16 @@ def conv_problem(problem: Conv, **addresses: int) -> ConvProblem:
     for name, number in (("window", problem.window), ("padding", problem.padding), ("stride", problem.stride)):
         getattr(made, name)[:] = (number, number)
     made.dilation[:] = (1, 1)
+    return made
+
+
+def stem_problem(problem: Stem, **addresses: int) -> ConvProblem:
+    """Return a convolution of few channels as kernels by rows are given it."""
+    made = conv_problem(problem, **addresses)
+    made.channels, made.width = problem.fold * problem.pixel, problem.padded_width
+    made.height = -(-problem.size // problem.fold)
+    made.window[:], made.stride[0] = problem.padded_window, problem.stride // problem.fold
+    made.padding[:] = ((problem.padding + problem.above) // problem.fold, 0)
     return made
 
 

@@ -155,6 +155,48 @@ class Conv:
         return SIZES[self.form.dtype] * operands + SIZES[self.form.out] * self.rows * self.filters
 
 
+@dataclass(frozen=True)
+class Stem(Conv):
+    """A convolution of few channels as packager takes it by rows: channels, image and window are padded with zeros.
+
+    A step along the width and a row of the window are then whole vectors of 16 bytes.
+    """
+
+    group = "stem"
+
+    @property
+    def name(self) -> str:
+        """The name in files and options."""
+        return f"stem{super().name.removeprefix('conv')}"
+
+    @property
+    def fold(self) -> int:
+        """Rows of the image that become the channels of one, as many as windows move at a time."""
+        return 1 + (self.stride % 2 == 0)
+
+    @property
+    def pixel(self) -> int:
+        """Channels of the padded image, of each row."""
+        return next(n for n in (2, 4, 8) if n >= self.channels and n * self.fold * self.stride % 8 == 0)
+
+    @property
+    def above(self) -> int:
+        """Rows of zeros before the window's own."""
+        return -self.padding % self.fold
+
+    @property
+    def padded_window(self) -> tuple[int, int]:
+        """Rows, folded, and columns of the padded window, of which a row has a power of two of elements."""
+        channels = self.fold * self.pixel
+        length = next(n for n in (16, 32, 64) if n >= self.window * channels)
+        return -(-(self.window + self.above) // self.fold), length // channels
+
+    @property
+    def padded_width(self) -> int:
+        """Columns of the padded image."""
+        return (self.out_size - 1) * self.stride + self.padded_window[1]
+
+
 Problem = Product | Attention | Conv
 
 
@@ -182,6 +224,15 @@ _LAYERS = (
 )
 PROMPT = Attention(1, 32, 2048, 128, shared=8, causal=True, group="heads")
 STEP = Attention(1, 32, 2048, 64, shared=8, queries=1, group="decode")
+# Batch first: Stable Diffusion's U-Net and its decoder, VGG, a U-Net of segmentation.
+_WIDE = (
+    *((2, 64, 320, 320, 3, 1), (2, 64, 960, 320, 3, 1), (2, 64, 320, 320, 3, 2), (2, 32, 640, 640, 3, 1)),
+    *((2, 16, 1280, 1280, 3, 1), (2, 8, 1280, 1280, 3, 1), (1, 64, 512, 512, 3, 1), (1, 128, 256, 256, 3, 1)),
+    *((8, 128, 64, 64, 3, 1), (8, 64, 128, 128, 3, 1), (16, 56, 256, 256, 3, 1), (16, 28, 512, 512, 3, 1)),
+    *((1, 96, 160, 192, 3, 1), (4, 40, 192, 384, 5, 1), (8, 128, 32, 32, 3, 1), (16, 80, 16, 16, 3, 1)),
+)
+# The first layers of ResNet, VGG and MobileNet, in the form of _LAYERS.
+_STEMS = ((224, 3, 64, 7, 2), (224, 3, 64, 3, 1), (224, 3, 32, 3, 2))
 FP16: dict[str, tuple[Problem, ...]] = {
     "gemm": (
         *(Product(m, n, k) for n, k in _WIDTHS for m in (1, 16, 128, 2048, 8192)),
@@ -207,6 +258,8 @@ FP16: dict[str, tuple[Problem, ...]] = {
         replace(STEP, batch=8, heads=12, length=1024, shared=12, queries=16),
     ),
     "conv": tuple(Conv(batch, *layer) for batch in (1, 8, 32) for layer in _LAYERS),
+    "conv_wide": tuple(Conv(*sizes) for sizes in _WIDE),
+    "stem": tuple(Stem(batch, *layer) for batch in (1, 8, 32) for layer in _STEMS),
 }
 _FP8 = Form("float8_e4m3fn", "float16", offset=False)
 _UINT8 = Form("uint8", "uint8", zero=100)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
@@ -56,7 +56,7 @@ def estimate_function(function: Any, names: Mapping[Any, Extent], dims: Mapping[
         if not isinstance(call, relax.Call):
             continue
         written = elements(binding.var.ty)
-        products = written * _multiplications(call, names, dims)
+        products = written * _multiplications(call, names, dims) or _scattered(call, elements, names, dims)
         if getattr(call.op, "name", "") == tree_ensemble.NAME:
             products = written * tree_ensemble.comparisons(call)
         if not products and str(getattr(binding.var.ty, "dtype", "")).startswith(_FLOATING):
@@ -80,6 +80,16 @@ def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, 
             symbolic.maximum(e, names, dims) for e, axis in zip(weight, layout, strict=True) if axis != "O"
         )
     return 0
+
+
+def _scattered(call: Any, elements: Callable[[Any], int], names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
+    """Return the operations of a transposed convolution, each input of which is multiplied with its filters; or 0."""
+    name = getattr(call.op, "name", "")
+    if not (name.startswith("relax.nn.conv") and name.endswith("transpose")):
+        return 0
+    layout, weight = str(call.attrs.kernel_layout), call.args[1].ty.shape.values
+    kept = (e for e, axis in zip(weight, layout, strict=True) if axis != "I")
+    return 2 * elements(call.args[0].ty) * math.prod(symbolic.maximum(e, names, dims) for e in kept)
 
 
 def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:

@@ -15,6 +15,8 @@ class Preparation:
     ``block_products``: products with weights that are quantized in blocks get these packed.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
     ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
+    ``padded_rows``: or to convolutions of a padded image, of which kernels for sm_90a read windows row by row.
+    ``planar_convolutions``: on the GPU convolutions of sequences and transposed ones are lowered to 2-D convolutions.
     ``transposed_convolutions``: on the CPU they are lowered to convolutions of stride 1; always done if no backend
     takes partitions. ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a
     backend takes partitions.
@@ -25,6 +27,8 @@ class Preparation:
     float8_matmuls: bool = False
     block_products: bool = False
     im2col: bool = False
+    padded_rows: bool = False
+    planar_convolutions: bool = False
     normalizations: bool = False
     transposed_convolutions: bool = False
     sink_reshapes: bool = False

@@ -11,6 +11,7 @@ from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.layout.flatten import fold_flatten_transpose
+from packager.transforms.layout.planar import convolve_lines_as_images
 from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
 from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
@@ -50,8 +51,9 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if bounds:
         module = with_main(module, module["main"].with_attr("tir_var_upper_bound", bounds))
     module, constants = fold_inline(apply(SIMPLIFY, module)), model.constants()
-    # Kernels of ``cutlass`` pad both sides of an axis alike.
-    module = merge_pads(apply(TIDY, drop_no_ops(module)), symmetric=device == "cuda")
+    # The kernels of ``cutlass`` pad each side as they are told, TVM's for a GPU are faster after a padding.
+    symmetric = device == "cuda" and not wanted.planar_convolutions
+    module = merge_pads(apply(TIDY, drop_no_ops(module)), symmetric=symmetric)
     if wanted.integer_matmuls:
         module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants)
     if wanted.float8_matmuls:
@@ -65,11 +67,15 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = regroup_norms(apply(TIDY, module), num_inputs, constants)
     if device == "cpu" and wanted.transposed_convolutions:
         module = apply(TIDY, lower_transposed_convolutions(module, num_inputs))
+    if device == "cuda" and wanted.planar_convolutions:
+        module = apply(TIDY, convolve_lines_as_images(module, num_inputs))
+        module = apply(TIDY, lower_transposed_convolutions(module, num_inputs, most_parts=1))
     if wanted.block_products:
         module = keep_block_weights(apply(TIDY, module), num_inputs)
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
-        module = to_channels_last(apply(TIDY, module), im2col_inputs=im2col_inputs)
+        tidy = apply(TIDY, module)
+        module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows)
     elif wanted.channels_last:
         module = simplify_arithmetic(apply(TIDY, drop_no_ops(sink_reshapes(module))), num_inputs)
         module = merge_branches(apply(TIDY, module), num_inputs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable
+from packager.backends.cutlass.core.drafts import SM90A
 from packager.backends.cutlass.core.options import OPERATORS, CutlassOptions
 from packager.bundle.tuning_records import read_records
 from packager.errors import ToolchainError
@@ -52,11 +53,13 @@ class CutlassBackend:
         return None
 
     def preparation(self, target: Target) -> Preparation:
-        """Return that what is quantized is to be computed so, and which convolutions are better solved as products."""
+        """Return that what is quantized is to be computed so, and how convolutions are to be written."""
         return Preparation(
             integer_matmuls=True,
-            float8_matmuls=set(target.options.arch) == {"sm_90a"},
+            float8_matmuls=set(target.options.arch) == {SM90A},
             im2col={"dense", "conv2d"} <= set(target.options.operators),
+            padded_rows="conv2d" in target.options.operators and set(target.options.arch) == {SM90A},
+            planar_convolutions="conv2d" in target.options.operators,
         )
 
     def patterns(self, target: Target) -> Sequence[Search]:

@@ -12,7 +12,10 @@ from packager.graph.products.convolution import read_convolution
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution of an image [batch, height, width, channels]; pairs are of height and width."""
+    """A convolution of an image [batch, height, width, channels]; pairs are of height and width.
+
+    ``padding`` is that before the first row and column; behind the last there is as much as ``result`` needs.
+    """
 
     dtype: str
     batch: Any
@@ -28,7 +31,7 @@ class Convolution:
     @property
     def is_product(self) -> bool:
         """Whether it is a GEMM of the image's pixels and the filters."""
-        return self.window == self.stride == (1, 1) and self.padding == (0, 0)
+        return self.window == self.stride == (1, 1) and self.padding == (0, 0) and self.result == self.image
 
 
 def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
@@ -36,7 +39,7 @@ def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
     conv = read_convolution(flow, anchor)
     if conv is None or conv.transposed or conv.groups != 1 or not (conv.channels_last and conv.weights_last):
         return None
-    if len(conv.window) != 2 or conv.before != conv.after or not flow.is_constant(conv.weights):
+    if len(conv.window) != 2 or min(conv.before) < 0 or not flow.is_constant(conv.weights):
         return None
     if not all(isinstance(extent, int) and extent > 0 for extent in (*conv.image, *conv.result)):
         return None

@@ -166,13 +166,15 @@ def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
     last = sch.get(block).iter_vars[-1].var
     if last not in variables(*load.indices):
         return True
-    *outer, inner = load.indices
     analyzer = sym.Analyzer()
+    for each in sch.get(block).iter_vars:
+        analyzer.bind(each.var, each.dom)
+    *outer, inner = map(analyzer.simplify, load.indices)
     offset = analyzer.simplify(inner - last)
-    length = load.source.shape[-1]
+    multiple, length = analyzer.modular_set(offset), load.source.shape[-1]
     return (
         last not in variables(*outer, offset)
-        and (isinstance(offset, tirx.IntImm) and int(offset) % width == 0)
+        and int(multiple.coeff) % width == int(multiple.base) % width == 0
         and (isinstance(length, tirx.IntImm) and int(length) % width == 0)
     )
 

@@ -25,6 +25,7 @@ from packager.transforms.layout.computed_filters import is_worth_permuting
 from packager.transforms.layout.im2col import find_im2col
 from packager.transforms.layout.layouts import FIRST, LAST, last_axis, to_first, to_last
 from packager.transforms.layout.movement import move_last
+from packager.transforms.layout.padded_rows import find_padded_rows
 
 CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 POOLINGS = tuple(f"nn.{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg") for n in (1, 2, 3))
@@ -42,19 +43,24 @@ ELEMENTWISE = frozenset(
 
 
 def to_channels_last(
-    module: tvm.IRModule, num_inputs: int | None = None, *, im2col_inputs: int | None = None
+    module: tvm.IRModule,
+    num_inputs: int | None = None,
+    *,
+    im2col_inputs: int | None = None,
+    padded_rows: bool = False,
 ) -> tvm.IRModule:
     """Convert convolutions and poolings of ``main`` to channels last; its parameters and results keep their layouts.
 
     By default only those of two dimensions are converted, poolings only after convolutions. With ``num_inputs``, the
     number of parameters before the constants, all are, 2-D poolings wherever they are, and convolutions whose weights
     depend on inputs only if it is worth that these are permuted in every run. With ``im2col_inputs``, also a number of
-    inputs, convolutions with few channels are lowered to im2col + matmul.
+    inputs, convolutions with few channels are lowered to im2col + matmul; with ``padded_rows`` to a convolution of a
+    padded image where that moves less.
     """
     main = module["main"]
     names = {operator_of(binding.value) for binding in bindings_of(main)}
     wanted = {"nn.conv2d"} if num_inputs is None else {*CONVOLUTIONS, *POOLINGS, "mean"}
-    return _Converter(module, num_inputs, im2col_inputs).convert() if names & wanted else module
+    return _Converter(module, num_inputs, im2col_inputs, padded_rows).convert() if names & wanted else module
 
 
 class _Converter:
@@ -64,8 +70,11 @@ class _Converter:
     input; None disables the check. ``filters`` are the constants allowed as filters of im2col.
     """
 
-    def __init__(self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None) -> None:
+    def __init__(
+        self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None, padded_rows: bool
+    ) -> None:
         self.module = module
+        self.padded_rows = padded_rows
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
         self.flow = Dataflow(main)
@@ -209,6 +218,11 @@ class _Converter:
         if self.constants is not None and call.args[1] not in self.constants and not is_worth_permuting(call):
             return None
         last = self._prefers_last(call.args[0])
+        padded = find_padded_rows(call, self.filters, last=last) if self.padded_rows else None
+        if padded is not None:
+            data = self._in_last(call.args[0]) if last else self._rewritten(call.args[0])
+            image = self.builder.emit_te(padded.pad, data, primfunc_name_hint="pad_image")
+            return padded.convolve(self.builder, call, image, self._rewritten(call.args[1]))
         windows = find_im2col(call, self.filters, last=last) if self.filters else None
         if windows is not None:
             data = self._in_last(call.args[0]) if last else self._rewritten(call.args[0])

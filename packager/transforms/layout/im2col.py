@@ -16,8 +16,9 @@ from packager.graph.identity import IdentitySet
 
 # Convolutions with at least this many channels already read (nearly) whole vectors.
 MANY_CHANNELS = 16
-# Maximum factor by which zero padding may lengthen a row.
+# Maximum factors by which zero padding may lengthen a row: in each piece, and at its end alone.
 MOST_FILLED = 1.3
+MOST_AT_END = 2.0
 VECTOR_BYTES = 16
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
 
@@ -69,7 +70,7 @@ class Im2Col:
                 tirx.max(0, tirx.min(index, extent - 1))
                 for index, extent in zip((y, x, channel), (*self.image, self.channels), strict=True)
             )
-            return _masked(data[image, y, x, channel] if self.last else data[image, channel, y, x], inside)
+            return masked(data[image, y, x, channel] if self.last else data[image, channel, y, x], inside)
 
         return te.compute((data.shape[0], *self.result, self.length), element, name="windows")
 
@@ -112,7 +113,8 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
         return None
     pieces, own = (height, width * channels) if last else (channels * height, width)
     lengths = {piece: _filled(pieces * piece, full) for piece in (_filled(own, full), own)}
-    fitting = [(piece, length) for piece, length in lengths.items() if length <= MOST_FILLED * pieces * own]
+    limits = {piece: pieces * own * (MOST_AT_END if piece == own else MOST_FILLED) for piece in lengths}
+    fitting = [(piece, length) for piece, length in lengths.items() if length <= limits[piece]]
     if not fitting:
         return None
     piece, length = fitting[0]
@@ -133,7 +135,7 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
     )
 
 
-def _masked(value: Any, conditions: list[Any]) -> Any:
+def masked(value: Any, conditions: list[Any]) -> Any:
     """Return a value, or zero if a condition is false."""
     bits = f"uint{8 * ITEMSIZE[str(value.dtype)]}"
     mask = tirx.Select(tirx.all(*conditions), tirx.max_value(bits), tirx.const(0, bits))

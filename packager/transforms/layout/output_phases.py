@@ -95,11 +95,14 @@ class Channels:
     outputs: int
 
 
-def plan_axes(axes: Sequence[Axis], channels: Channels) -> tuple[AxisPlan, ...] | None:
-    """Return the plans of all axes that are estimated to be the fastest together; None if there is none."""
+def plan_axes(axes: Sequence[Axis], channels: Channels, most_parts: int | None = None) -> tuple[AxisPlan, ...] | None:
+    """Return the plans of all axes that are estimated to be the fastest together; None if there is none.
+
+    They have at most ``most_parts`` parts in all, if given.
+    """
     options = itertools.product(*(tuple(_options(axis)) for axis in axes))
     is_depthwise = channels.groups > 1 and channels.inputs == 1 and len(axes) < 3
-    most = MOST_DEPTHWISE_PARTS if is_depthwise else MOST_PARTS
+    most = most_parts or (MOST_DEPTHWISE_PARTS if is_depthwise else MOST_PARTS)
     fitting = [plans for plans in options if math.prod(len(plan.parts) for plan in plans) <= most]
     return min(fitting, key=lambda plans: _cost(axes, plans, channels), default=None)
 

@@ -35,16 +35,34 @@ from packager.transforms.layout.output_phases import Axis, AxisPlan, Channels, P
 
 LAYOUTS = {"nn.conv1d_transpose": "NCW", "nn.conv2d_transpose": "NCHW", "nn.conv3d_transpose": "NCDHW"}
 CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-UNARY = ("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "sigmoid", "tanh", "exp", "abs", "clip")
+UNARY = (
+    "nn.relu",
+    "nn.gelu",
+    "nn.gelu_tanh",
+    "nn.silu",
+    "nn.leakyrelu",
+    "sigmoid",
+    "tanh",
+    "exp",
+    "abs",
+    "clip",
+    "astype",
+)
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 
 
-def lower_transposed_convolutions(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Lower the transposed convolutions of ``main`` with weights that depend on no input."""
+def lower_transposed_convolutions(
+    module: tvm.IRModule, num_inputs: int, *, most_parts: int | None = None
+) -> tvm.IRModule:
+    """Lower the transposed convolutions of ``main`` with weights that depend on no input.
+
+    Each becomes at most ``most_parts`` convolutions; those that would need more are left. By default it is the number
+    that is estimated to be the fastest on CPUs.
+    """
     main = module["main"]
     if not any(operator_of(binding.value) in LAYOUTS for binding in bindings_of(main)):
         return module
-    return _Lowering(module, num_inputs).lower()
+    return _Lowering(module, num_inputs, most_parts).lower()
 
 
 @dataclass(frozen=True)
@@ -61,8 +79,9 @@ class _Problem:
 class _Lowering:
     """``problems`` are by the variable whose binding they replace: the last of a chain, where operands are known."""
 
-    def __init__(self, module: tvm.IRModule, num_inputs: int) -> None:
+    def __init__(self, module: tvm.IRModule, num_inputs: int, most_parts: int | None) -> None:
         self.module = module
+        self.most_parts = most_parts
         self.main = module["main"]
         self.builder = relax.BlockBuilder()
         self.flow = Dataflow(self.main)
@@ -99,18 +118,22 @@ class _Lowering:
         axes = _axes(call, data, kernel, result)
         groups = int(attrs.groups)
         channels = Channels(groups, kernel[0] // groups, kernel[1])
-        plans = plan_axes(axes, channels) if axes else None
+        plans = plan_axes(axes, channels, self.most_parts) if axes else None
         if plans is None:
             return None
         chain, last = self._chain(variable, groups * kernel[1])
         return _Problem(call, plans, channels, chain, last)
 
     def _chain(self, variable: Any, channels: int) -> tuple[tuple[relax.Call, ...], Any]:
-        """Return the operators that follow channel by channel, and the variable of the last."""
+        """Return the operators that follow channel by channel, and the variable of the last.
+
+        Its type is that of the first: a pair of casts, as around a bias in half precision, is whole.
+        """
         chain: list[relax.Call] = []
+        dtype, ends = variable.ty.dtype, [(0, variable)]
         while not self.flow.is_result(variable) and len(readers := self.flow.readers(variable)) == 1:
             call = self.flow.call(readers[0], *UNARY, *BINARY)
-            if call is None or not same(extents_of(call), extents_of(variable)) or call.ty.dtype != variable.ty.dtype:
+            if call is None or not same(extents_of(call), extents_of(variable)):
                 break
             others = [operand for operand in call.args if not operand.same_as(variable)]
             reads_twice = len(others) != len(call.args) - 1
@@ -118,7 +141,10 @@ class _Lowering:
                 break
             chain.append(call)
             variable = readers[0]
-        return tuple(chain), variable
+            if variable.ty.dtype == dtype:
+                ends.append((len(chain), variable))
+        count, last = ends[-1]
+        return tuple(chain[:count]), last
 
     def _is_per_channel(self, operand: Any, channels: int, rank: int) -> bool:
         """Whether an operand is a number, or a constant with one element, or one for each channel."""

@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tvm import relax
 
 import packager
 from packager.bundle.manifest import Primitive
+from packager.graph.cost import estimate_function
 
 
 def primitive_of(graph: str, weights: dict[str, tuple[int, ...]], tmp_path: Path, **options: object) -> Primitive:
@@ -48,6 +50,20 @@ def test_conv(stride: int, group: int, tmp_path: Path) -> None:
     weights, image = 12 * (8 // group) * 9, 2 * 8 * 10 * 10
     assert 4 * (image + weights) <= primitive.bytes_read <= 4 * (image * 144 // 100 + weights)  # padded or not
     assert primitive.bytes_written == 4 * 2 * 12 * side * side
+
+
+def test_transposed_convolutions_count_what_meets_an_input() -> None:
+    """Whatever their layout; zeros between the inputs are not multiplied."""
+    for layout, shape in (("IOHW", (8, 3, 4, 4)), ("IHWO", (8, 4, 4, 3))):
+        x = relax.Var("x", relax.TensorType((2, 8, 5, 6), "float16"))
+        w = relax.Var("w", relax.TensorType(shape, "float16"))
+        builder = relax.BlockBuilder()
+        with builder.function("main", [x, w]):
+            with builder.dataflow():
+                up = relax.op.nn.conv2d_transpose(x, w, strides=2, padding=1, kernel_layout=layout)
+                result = builder.emit_output(builder.normalize(up))
+            builder.emit_func_output(result)
+        assert estimate_function(builder.get()["main"], {}, {}).flops == 2 * (2 * 8 * 5 * 6) * (3 * 4 * 4)
 
 
 def test_elementwise(tmp_path: Path) -> None:

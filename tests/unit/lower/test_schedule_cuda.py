@@ -199,6 +199,17 @@ def lookups(places: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.stack([table[place.astype(int)] for place in places.T], axis=1)
 
 
+def relax_phases(x: Any) -> Any:
+    """Four phases of a transposed convolution, interleaved, without the outermost rows and columns."""
+    parts = R.permute_dims(R.reshape(x, (2, 4, 6, 2, 2, 16)), [0, 1, 3, 2, 4, 5])
+    return R.strided_slice(R.reshape(parts, (2, 8, 12, 16)), [1, 2], [1, 1], [7, 11], None, True)
+
+
+def phases(x: np.ndarray) -> np.ndarray:
+    parts = x.reshape(2, 4, 6, 2, 2, 16).transpose(0, 1, 3, 2, 4, 5)
+    return parts.reshape(2, 8, 12, 16)[:, 1:7, 1:11]
+
+
 def relax_raised_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
     return R.add(R.multiply(normalize(x, Normalization((len(x.ty.shape) - 1,), 1e-5)), scale), shift)
 
@@ -280,6 +291,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("grouped_channels", relax_grouped_channels, grouped_channels, [((2, 4, 6, 16), H), ((16,), H)], [0]),
     ("channels_last", relax_channels_last, channels_last, [((2, 4, 96), F), ((16, 1, 1), F)], [0]),
     ("channels_of_sequence", relax_shuffled, shuffled, [((1, 12, 35), H)], [0]),
+    ("phases", relax_phases, phases, [((2, 4, 6, 64), H)], [0]),
     ("transpose_dyn", R.permute_dims, np.transpose, [(("n", 40), H)], [1, 33]),
     (
         "concat",
@@ -436,6 +448,12 @@ def test_erf_keeps_what_is_no_number() -> None:
     library["main"](*tensors)
     want = [math.erf(v) for v in x.astype(np.float64)]
     np.testing.assert_allclose(tensors[1].numpy(), np.array(want, H), rtol=1e-3)
+
+
+def test_phases_are_interleaved_by_vectors() -> None:
+    (primfunc,) = functions(relax_phases, ((2, 4, 6, 64), H))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert source.count("*(uint4*)") == 2
 
 
 def test_a_lookup_reads_whole_rows() -> None:

@@ -124,9 +124,9 @@ def products_of(module: tvm.IRModule) -> int:
     return total
 
 
-def check(case: Case, *, symbolic: bool) -> tvm.IRModule:
+def check(case: Case, *, symbolic: bool, most_parts: int | None = None) -> tvm.IRModule:
     """Compare with torch in double precision; return the lowered module."""
-    module = lower_transposed_convolutions(module_of(case, symbolic=symbolic), 1)
+    module = lower_transposed_convolutions(module_of(case, symbolic=symbolic), 1, most_parts=most_parts)
     arrays = arrays_of(case)
     (result,) = compute(module, arrays)
     wanted = expected(case, arrays)
@@ -150,6 +150,41 @@ def test_symbolic_extents(case: Case) -> None:
     """Where padding exceeds the window, whether anything of the input is read is not known."""
     is_cut = case.extents == (9, 9)
     assert is_lowered(check(case, symbolic=True)) != is_cut
+
+
+@pytest.mark.parametrize("case", CASES[:6], ids=str)
+def test_all_phases_in_one_convolution(case: Case) -> None:
+    module = check(case, symbolic=False, most_parts=1)
+    names = [operator_of(binding.value) for binding in bindings_of(module["main"])]
+    assert sum(name.startswith("nn.conv") for name in names) == 1
+    assert is_lowered(module)
+
+
+def test_a_bias_between_casts_is_added_before_phases_are_interleaved() -> None:
+    """As half precision writes it: the sum is in float32."""
+    x, w = (relax.Var(n, relax.TensorType(s, "float16")) for n, s in (("x", (1, 8, 5, 6)), ("w", (8, 4, 2, 2))))
+    b = relax.Var("b", relax.TensorType((1, 4, 1, 1), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w, b], attrs={"num_input": 1}):
+        with builder.dataflow():
+            up = builder.emit(relax.op.nn.conv2d_transpose(x, w, strides=2))
+            total = builder.emit(relax.op.add(builder.emit(relax.op.astype(up, "float32")), b))
+            half = builder.emit(relax.op.nn.relu(builder.emit(relax.op.astype(total, "float16"))))
+            result = builder.emit_output(relax.op.astype(half, "float32"))
+        builder.emit_func_output(result)
+    lowered = lower_transposed_convolutions(builder.get(), 1)
+    names = [operator_of(binding.value) for binding in bindings_of(lowered["main"])]
+    after = names[names.index("nn.conv2d") :]
+    order = [after.index(name) for name in ("nn.conv2d", "astype", "add", "nn.relu", "permute_dims")]
+    assert order == sorted(order)
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.standard_normal(static_shape_of(v) or ()).astype("float16" if v is not b else "float32") for v in (x, w, b)
+    ]
+    (got,) = compute(lowered, arrays)
+    image, weight, bias = (torch.from_numpy(array).double() for array in arrays)
+    want = torch.relu(torch.conv_transpose2d(image, weight, stride=2) + bias)
+    np.testing.assert_allclose(got, want.numpy(), rtol=5e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))

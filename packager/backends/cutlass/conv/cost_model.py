@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from packager.backends.cutlass.conv.kernels import ConvConfig, portfolio
+from packager.backends.cutlass.conv.kernels import (
+    FULL_STEP,
+    LARGEST_PIXEL,
+    VECTOR_BYTES,
+    ConvConfig,
+    portfolio,
+    row_portfolio,
+)
 from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.options import CutlassOptions
@@ -22,23 +29,42 @@ from packager.backends.cutlass.gemm.cost_model import (
     fastest,
     multiplied,
 )
-from packager.backends.cutlass.gemm.kernels import Family, Sm90Tile, Tile
+from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile, Tile
 
-# As TIMES, per step of 64 channels of one element of the window: fitted to those of ResNet-50 of batch 1, 8 and 32; the
-# choice is 0.4 % slower than the best (at most 4 %). Slices wait for each other.
+# As TIMES, per step of 128 bytes of channels of one element of the window. Fitted on an H200 to the convolutions of
+# ResNet-50 of batch 1, 8 and 32 and to wider ones, of 64 to 1280 channels (benchmarks/cutlass/fp16.py, --trial): over
+# these 43 the choice is 0.4 % slower than the best of 28 tiles (geometric mean; at most 4 %). Slices wait for others.
 CONV_TIMES = {
-    "128x128x64_c1x1_pingpong": (2.76, 1.029, 0.3136, 0.194),
-    "128x64x64_c1x1_pingpong": (2.60, 0.400, 0.1700, 0.440),
-    "64x128x64_c1x1_pingpong": (2.14, 0.093, 0.2445, 0.439),
-    "64x128x64_c1x2_pingpong": (2.36, 0.946, 0.1608, 0.246),
-    "64x64x64_c1x1_pingpong": (1.89, 0.699, 0.1324, 0.011),
-    "64x64x64_w32x32_s8_k8": (0.49, 5.841, 0.1017, 1.373),
+    "64x64x64_c1x1_pingpong": (1.67, 0.450, 0.1616, 0.364),
+    "128x64x64_c1x1_pingpong": (2.60, 0.400, 0.1700, 0.647),
+    "64x80x64_c2x1_pingpong": (0.82, 1.754, 0.1646, 1.041),
+    "64x128x64_c1x1_pingpong": (0.76, 1.618, 0.1934, 0.477),
+    "64x128x64_c1x2_pingpong": (1.96, 0.948, 0.1785, 0.258),
+    "128x128x64_c1x1_pingpong": (2.28, 1.388, 0.3072, 0.089),
+    "64x160x64_c1x1_pingpong": (0.00, 4.034, 0.2022, 0.824),
+    "128x160x64_c1x1_cooperative": (0.00, 3.927, 0.3787, 0.703),
+    "128x192x64_c1x1_cooperative": (0.00, 4.468, 0.4219, 0.853),
+    "64x64x64_w32x32_s8_k8": (0.15, 4.312, 0.3739, 0.916),
 }
+# As CONV_TIMES, of kernels by rows, whose steps take as long with fewer elements: fitted to first layers of ResNet, VGG
+# and MobileNet of batch 1, 8 and 32; the choice is at most 4 % slower than the best.
+ROW_TIMES = {
+    "128x32x64_c2x1_pingpong": (2.2, 0.5, 0.12, 0.0),
+    "128x64x64_c1x1_pingpong": (2.5, 1.0, 0.19, 0.0),
+    "256x64x64_c2x1_cooperative": (2.5, 1.1, 0.46, 0.0),
+}
+# A step of half as many channels takes this part of the time: its pixels are as many.
+HALF_STEP = 0.62
+# What a step takes longer where a tile is beyond the last filter, times the part that is: TMA is slow to fill in zeros.
+BEYOND = 0.6
 
 
 @dataclass(frozen=True)
 class ConvShape:
-    """The size of a convolution; pairs are (height, width). ``rows`` are the pixels of its result."""
+    """The size of a convolution; pairs are (height, width). ``rows`` are the pixels of its result.
+
+    ``width`` is the image's, 0 where it is not known.
+    """
 
     rows: int
     channels: int
@@ -47,6 +73,7 @@ class ConvShape:
     padding: tuple[int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
+    width: int = 0
 
     def __str__(self) -> str:
         """The shape as a part of the key of tuning records."""
@@ -66,6 +93,12 @@ class ConvShape:
         inside = all(pad <= 127 and far - pad <= 127 for pad, far in zip(self.padding, reach, strict=True))
         return inside and max(self.stride) <= 8
 
+    def fits_rows(self, itemsize: int) -> bool:
+        """Whether kernels by rows take it: nothing is padded along the width, and steps are vectors of 16 bytes."""
+        plain = self.padding[1] == 0 and self.dilation[1] == 1 and self.width > 0
+        steps = (self.stride[1], self.window[1], self.width)
+        return plain and all(step * self.channels * itemsize % VECTOR_BYTES == 0 for step in steps)
+
 
 def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, margin: float = MARGIN) -> Ranking:
     """Rank the kernels for a convolution; ``margin`` is as in ``rank_gemm``."""
@@ -73,6 +106,8 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
     def kernels(family: Family, margin: float = math.inf) -> list[ConvConfig]:
         dtype = multiplied(form.dtype, options)
         made = portfolio(family, dtype, shape.channels, shape.filters, shape.window)
+        if family == "sm90" and shape.channels <= LARGEST_PIXEL and shape.fits_rows(ELEMENTS[dtype].size):
+            made += row_portfolio(dtype, shape.channels * shape.window[1], shape.filters)
         fitting = [config for config in made if shape.fits_im2col or not isinstance(config.tile, Sm90Tile)]
         return fastest(form.apply(fitting, options), lambda config: _conv_microseconds(config, shape), margin)
 
@@ -81,18 +116,32 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
 
 
 def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
-    product, times = shape.product, CONV_TIMES.get(config.tile.name)
+    tile, product, size = config.tile, shape.product, ELEMENTS[config.dtype].size
+    times = (ROW_TIMES if config.rows else CONV_TIMES).get(_full(tile).name)
     if times is None:
-        return untuned_microseconds(config.tile, product)
+        return untuned_microseconds(tile, product)
     read = shape.rows * math.prod(shape.stride) * shape.channels
     elements = read + product.columns * (product.depth + product.rows)
-    return estimate(times, *_waves(config.tile, product), elements * ELEMENTS[config.dtype].size)
+    waves, steps = _waves(tile, product)
+    n = tile.shape[1]
+    beyond = ceil_div(product.columns, n) - product.columns / n
+    step = 1.0 if config.rows or tile.shape[2] * size >= FULL_STEP else HALF_STEP
+    return estimate(times, waves, steps * step * (1 + BEYOND * beyond), elements * size)
+
+
+def _full(tile: Tile) -> Tile:
+    """Return the tile in CONV_TIMES: of 16-bit elements and whole steps."""
+    if isinstance(tile, Sm80Tile):
+        return tile
+    return replace(tile, shape=(*tile.shape[:2], FULL_STEP // 2))
 
 
 def _waves(tile: Tile, product: GemmShape) -> tuple[int, int]:
     """Return the waves of blocks, and the steps of each."""
     m, n, k = tile.shape
-    blocks = ceil_div(product.rows, m) * ceil_div(product.columns, n) * tile.slices
+    cluster = tile.cluster[0] if isinstance(tile, Sm90Tile) else 1
+    rows = ceil_div(ceil_div(product.rows, m), cluster) * cluster
+    blocks = rows * ceil_div(product.columns, n) * tile.slices
     return ceil_div(blocks, SMS), ceil_div(ceil_div(product.depth, k), tile.slices)
 
 

@@ -7,7 +7,7 @@ from there on. Convolutions of one pixel without strides are matrix products and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
@@ -18,6 +18,23 @@ from packager.backends.cutlass.gemm.kernels import TYPES, Family, Sm80Tile, Sm90
 SM90_TYPES = ("float16", "bfloat16", "tfloat32")
 # Channel counts with kernels of their own, which take the whole window as one reduction axis.
 FIXED_CHANNELS = (4, 8)
+# The maximum number of channels of kernels by rows; with more, windows are read pixel by pixel.
+LARGEST_PIXEL = 16
+VECTOR_BYTES = 16
+# The bytes of channels per step that fill a row of shared memory.
+FULL_STEP = 128
+# Tiles of TMA's kernels, of full steps of 16-bit elements: one wave of 132 SMs for the widths of common models.
+SM90 = (
+    Sm90Tile((64, 64, 64)),
+    Sm90Tile((128, 64, 64)),
+    Sm90Tile((64, 80, 64), (2, 1)),
+    Sm90Tile((64, 128, 64)),
+    Sm90Tile((64, 128, 64), (1, 2)),
+    Sm90Tile((128, 128, 64)),
+    Sm90Tile((64, 160, 64)),
+    Sm90Tile((128, 160, 64), schedule="cooperative"),
+    Sm90Tile((128, 192, 64), schedule="cooperative"),
+)
 # The maximum height and width of windows: kernels keep a bit for each row and column.
 LARGEST_WINDOW = 32
 
@@ -117,23 +134,42 @@ def portfolio(
     return tuple(map(make, tiles))
 
 
+def row_portfolio(dtype: str, row: int, filters: int) -> tuple[ConvConfig, ...]:
+    """Return the kernels by rows, without epilogue, for windows with rows of ``row`` elements; empty if none fits."""
+    full = vector_of(dtype)
+    if dtype not in SM90_TYPES or filters % full:
+        return ()
+    step = next((step for step in (full * 2, full * 4) if row <= step), full * 8)
+    narrow, middle = Sm90Tile((128, 32, step), (2, 1)), Sm90Tile((128, 64, step))
+    wide = Sm90Tile((256, 64, step), (2, 1), "cooperative")
+    tiles = (narrow,) if filters <= 32 else (middle, wide)
+    return tuple(ConvConfig(tile, dtype, full, full, rows=True) for tile in tiles)
+
+
 def _alignment(extent: int, full: int) -> int:
     return next(width for width in (8, 4, 2, 1) if width <= full and extent % width == 0)
 
 
 def _step(dtype: str, channels: int) -> int:
-    """Return the channels per step: 128 bytes, or 64 where the rest would be padding."""
-    full = 128 // ELEMENTS[dtype].size
+    """Return the channels per step: 128 bytes, or 64 where the rest would be padding; 32 where these are all."""
+    full = FULL_STEP // ELEMENTS[dtype].size
+    if channels <= full // 4:
+        return full // 4
     return full // 2 if 0 < channels % full <= full // 2 else full
 
 
 def _sm90_tiles(dtype: str, channels: int, filters: int) -> tuple[Sm90Tile, ...]:
-    """Return tiles, the smaller ones for few rows of y. Two blocks of a cluster load the x that they share once."""
+    """Return the tiles that compute few filters that there are not; a cluster's are all of some that there are."""
     step = _step(dtype, channels)
-    if filters <= 64:
-        return Sm90Tile((64, 64, step)), Sm90Tile((128, 64, step))
-    middle = Sm90Tile((64, 128, step), (1, 2) if filters >= 256 else (1, 1))
-    return Sm90Tile((64, 64, step)), middle, Sm90Tile((128, 128, step))
+
+    def suits(tile: Sm90Tile) -> bool:
+        height, width, _ = tile.shape
+        count = -(-filters // width)
+        if height > width:
+            return count == 1
+        return count % tile.cluster[1] == 0 and (width <= 64 or 4 * count * width <= 5 * filters)
+
+    return tuple(replace(tile, shape=(*tile.shape[:2], step)) for tile in SM90 if suits(tile))
 
 
 def _sm80_tiles(dtype: str, channels: int, filters: int, alignment: int) -> tuple[Sm80Tile, ...]:

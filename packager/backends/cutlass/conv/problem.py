@@ -86,7 +86,8 @@ def set_geometry(draft: FunctionDraft, conv: Convolution) -> None:
 
 def conv_shape(conv: Convolution, rows: int) -> ConvShape:
     """Return the size of a convolution with this number of pixels of the result."""
-    return ConvShape(rows, conv.channels, conv.filters, conv.window, conv.padding, conv.stride, conv.dilation)
+    pairs = (conv.window, conv.padding, conv.stride, conv.dilation)
+    return ConvShape(rows, conv.channels, conv.filters, *pairs, width=conv.image[1])
 
 
 def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:

@@ -12,6 +12,10 @@ import onnx.parser
 import pytest
 
 from packager.backends.cutlass.attention.problem import AttentionProblem
+from packager.backends.cutlass.conv.cost_model import rank_conv
+from packager.backends.cutlass.conv.problem import conv_shape
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import GemmForm
 from packager.graph.dataflow import operator_of
 from packager.ir.model import PartitionedModel
 from tests.stages import placed_file, placement_table, problems
@@ -244,9 +248,11 @@ def conv(
         conv(16, after="r = Add(a, x) y = Relu(r)"),
         conv(16, c=17),
         conv(12, c=3),
-        conv(16, c=1),
+        conv(12, c=1),
+        conv(16, pad="1, 1, 0, 0"),
+        conv(16, size=1, pad="0, 0, 1, 1"),
     ],
-    ids=["3x3", "stride", "1x1", "residual", "17 channels", "12 filters", "1 channel"],
+    ids=["3x3", "stride", "1x1", "residual", "17 channels", "12 filters", "1 channel", "one side", "1x1 on one side"],
 )
 def test_convolutions(tmp_path: Path, model: Any) -> None:
     ((name, ops),) = taken(tmp_path, *model)
@@ -266,11 +272,47 @@ def test_convolutions(tmp_path: Path, model: Any) -> None:
     ids=["3 channels", "7x7", "1 channel", "10 channels"],
 )
 def test_convolutions_of_few_channels_are_products(tmp_path: Path, model: Any, precision: str | None) -> None:
-    ((name, ops),) = taken(tmp_path, *model, precision=precision)
+    """Of float32, and on GPUs without TMA."""
+    targets = ("cuda -arch=sm_90a" if precision is None else "cuda -arch=sm_80", "cutlass")
+    ((name, ops),) = taken(tmp_path, *model, precision=precision, targets=targets)
     assert name == "cutlass.dense"
     assert ops[0] == "matmul"
     assert "add" in ops
     assert ops[-1] in ("nn.relu", "multiply", "astype")
+
+
+@pytest.mark.parametrize(
+    ("model", "channels", "window", "stride"),
+    [
+        (conv(16, c=3), 8, (3, 4), (1, 1)),
+        (conv(8, c=3, size=7, s=2, pad="3, 3, 3, 3"), 8, (4, 8), (1, 2)),
+        (conv(16, c=1, size=5, s=2, pad="2, 2, 2, 2"), 4, (3, 8), (1, 2)),
+    ],
+    ids=["3x3", "7x7 by two rows", "1 channel"],
+)
+def test_convolutions_of_few_channels_are_read_by_rows(
+    tmp_path: Path, model: Any, channels: int, window: tuple[int, int], stride: tuple[int, int]
+) -> None:
+    """A row of the window is one vector for TMA, of which the kernel for sm_90a takes all in a step."""
+    (problem,) = problems(partitioned(tmp_path, *model))
+    conv = problem.conv
+    assert (conv.channels, conv.window, conv.stride, conv.padding[1]) == (channels, window, stride, 0)
+    ranking = rank_conv(conv_shape(conv, 100), GemmForm(conv.dtype, conv.dtype), CutlassOptions(arch=("sm_90a",)))
+    assert all(choice.kernel.rows for candidate in ranking.candidates for choice in candidate.choices)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        conv(16, c=3, size=2, s=2, pad="0, 0, 0, 0"),
+        conv(16, c=10),
+        conv(12, c=3, size=7, s=2, pad="3, 3, 3, 3"),
+    ],
+    ids=["no overlap", "10 channels", "12 filters"],
+)
+def test_what_is_not_read_by_rows(tmp_path: Path, model: Any) -> None:
+    found = problems(partitioned(tmp_path, *model))
+    assert all(getattr(problem, "conv", None) is None or problem.conv.padding[1] for problem in found)
 
 
 @pytest.mark.parametrize("operators", ["conv2d", "dense"])
@@ -307,16 +349,15 @@ def operators_of(tmp_path: Path, text: str, tensors: list[onnx.TensorProto], dim
 @pytest.mark.parametrize("dims", [{"n": 1}, {"n": (1, 4)}], ids=["1", "n"])
 def test_what_follows_such_a_product_is_not_transposed(tmp_path: Path, dims: dict[str, Any]) -> None:
     stem = operators_of(tmp_path, STEM, weights(w=(64, 3, 7, 7), v=(64, 64, 3, 3), b=(64,)), dims)
-    want = ["call_tir", "cutlass.dense", "nn.max_pool2d", "cutlass.conv2d", "astype", "permute_dims"]
+    want = ["call_tir", "cutlass.conv2d", "nn.max_pool2d", "cutlass.conv2d", "astype", "permute_dims"]
     assert [name for name in stem if name] == ["astype", *want], "the last is of the model's own layout"
     flat = [onnx.numpy_helper.from_array(np.array([0, 32, 4], np.int64), "flat")]
     patches = operators_of(tmp_path, PATCHES, weights(w=(32, 3, 16, 16), b=(32,)) + flat, dims)
     assert [name for name in patches if name] == ["astype", "call_tir", "cutlass.dense", "astype"]
 
 
-@pytest.mark.parametrize("model", [conv(16, group=16), conv(16, pad="1, 1, 0, 0")], ids=["depthwise", "one side"])
-def test_convolutions_that_stay(tmp_path: Path, model: Any) -> None:
-    assert taken(tmp_path, *model) == []
+def test_depthwise_convolutions_stay(tmp_path: Path) -> None:
+    assert taken(tmp_path, *conv(16, group=16)) == []
 
 
 def test_another_gpu_beside(tmp_path: Path) -> None:
