@@ -15,7 +15,9 @@ from typing import Any
 
 from tvm import relax
 
-from benchmarks.cutlass.problems import HALF, Attention, Conv, Problem, Product, Stem
+from benchmarks.cutlass.convolutions import Conv, Stem
+from benchmarks.cutlass.forms import HALF
+from benchmarks.cutlass.problems import Attention, Problem, Product
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.kernels import Sm90Attention
 from packager.backends.cutlass.attention.match import Attention as Found

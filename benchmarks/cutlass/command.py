@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cutlass.problems import CHECKS, HALF, Problem, select
+from benchmarks.cutlass.forms import HALF
+from benchmarks.cutlass.problems import CHECKS, Problem, select
 from benchmarks.harness.gpu import described, header, text_of, two_commands
 
 Found = dict[str, Any]

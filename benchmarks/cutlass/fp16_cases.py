@@ -13,8 +13,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.cutlass.bench import Call, Case, count_sets
+from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.launch import AttentionProblem, GemmProblem, conv_problem, stem_problem
-from benchmarks.cutlass.problems import Attention, Conv, Problem, Product, Stem
+from benchmarks.cutlass.problems import Attention, Problem, Product
 
 DTYPE = torch.float16
 # Of the Euclidean norm, and of one element. Rounding a result to fp16 is 2.8e-4 of the norm, and at most 4.9e-4 of one.

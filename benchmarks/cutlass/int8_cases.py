@@ -12,8 +12,10 @@ import torch
 from torch.nn import functional
 
 from benchmarks.cutlass.bench import Call, Case, count_sets
+from benchmarks.cutlass.convolutions import Conv
+from benchmarks.cutlass.forms import Form
 from benchmarks.cutlass.launch import GemmProblem, QuantizedConv, QuantizedGemm, Scales, conv_problem
-from benchmarks.cutlass.problems import Conv, Form, Problem, Product
+from benchmarks.cutlass.problems import Problem, Product
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "float8_e4m3fn": (-448, 448)}
 # Of a float result, relative to 1 + its size: half of a unit in the last place, and what float32 sums lose. Tensor

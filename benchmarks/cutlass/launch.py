@@ -9,7 +9,7 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cutlass.problems import Conv, Stem
+from benchmarks.cutlass.convolutions import Conv, Stem
 
 ALIGNMENT = 128  # of arguments, some of which begin with tensor maps
 PROGRAMMATIC = 1  # PK_CUDA_PROGRAMMATIC

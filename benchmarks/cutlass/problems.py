@@ -5,33 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.cutlass.convolutions import Conv, Stem
+from benchmarks.cutlass.forms import HALF, SIZES, Form, name_of
 from benchmarks.harness.gpu import matches
-
-SIZES = {"int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4}
-
-
-@dataclass(frozen=True)
-class Form:
-    """Types of data and result, and the epilogue. ``rows`` says whether offset, scale and bias are vectors."""
-
-    dtype: str = "int8"
-    out: str = "int8"
-    activation: str = "none"
-    residual: bool = False
-    zero: int = 0
-    low: float | None = None
-    rows: bool = True
-    offset: bool = True
-
-    @property
-    def name(self) -> str:
-        """The part of a problem's name."""
-        parts = [f"{self.dtype}-{self.out}", *([self.activation] if self.activation != "none" else [])]
-        parts += ["residual"] * self.residual + ["zero"] * (self.zero != 0) + ["bounds"] * (self.low is not None)
-        return "_".join(parts + ["numbers"] * (not self.rows))
-
-
-HALF = Form("float16", "float16")
 
 
 @dataclass(frozen=True)
@@ -57,7 +33,7 @@ class Product:
     def name(self) -> str:
         """The name in files and options."""
         batch = f"{self.batch}x" if self.batch else ""
-        return _name(f"{self.group or 'gemm'}_{batch}{self.m}x{self.n}x{self.k}", self)
+        return name_of(f"{self.group or 'gemm'}_{batch}{self.m}x{self.n}x{self.k}", self.form, self.family)
 
     @property
     def nbytes(self) -> int:
@@ -107,102 +83,7 @@ class Attention:
         return SIZES["float16"] * self.batch * rows * self.depth
 
 
-@dataclass(frozen=True)
-class Conv:
-    """A convolution of square images, NHWC, padded by half of the window; in fp16 with bias and ReLU."""
-
-    batch: int
-    size: int
-    channels: int
-    filters: int
-    window: int
-    stride: int
-    form: Form = HALF
-    family: str = ""
-
-    group = "conv"
-
-    @property
-    def name(self) -> str:
-        """The name in files and options."""
-        sizes = f"conv_b{self.batch}_{self.size}_{self.channels}_{self.filters}_{self.window}x{self.window}"
-        return _name(sizes + (f"s{self.stride}" if self.stride > 1 else ""), self)
-
-    @property
-    def padding(self) -> int:
-        """Rows and columns of zeros on each side."""
-        return self.window // 2
-
-    @property
-    def out_size(self) -> int:
-        """Height and width of the result."""
-        return (self.size + 2 * self.padding - self.window) // self.stride + 1
-
-    @property
-    def rows(self) -> int:
-        """Elements of one channel of the result."""
-        return self.batch * self.out_size**2
-
-    @property
-    def is_product(self) -> bool:
-        """Whether packager takes it as a matrix product."""
-        return self.window == self.stride == 1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of operands and result."""
-        operands = self.batch * self.size**2 * self.channels + self.filters * self.window**2 * self.channels
-        return SIZES[self.form.dtype] * operands + SIZES[self.form.out] * self.rows * self.filters
-
-
-@dataclass(frozen=True)
-class Stem(Conv):
-    """A convolution of few channels as packager takes it by rows: channels, image and window are padded with zeros.
-
-    A step along the width and a row of the window are then whole vectors of 16 bytes.
-    """
-
-    group = "stem"
-
-    @property
-    def name(self) -> str:
-        """The name in files and options."""
-        return f"stem{super().name.removeprefix('conv')}"
-
-    @property
-    def fold(self) -> int:
-        """Rows of the image that become the channels of one, as many as windows move at a time."""
-        return 1 + (self.stride % 2 == 0)
-
-    @property
-    def pixel(self) -> int:
-        """Channels of the padded image, of each row."""
-        return next(n for n in (2, 4, 8) if n >= self.channels and n * self.fold * self.stride % 8 == 0)
-
-    @property
-    def above(self) -> int:
-        """Rows of zeros before the window's own."""
-        return -self.padding % self.fold
-
-    @property
-    def padded_window(self) -> tuple[int, int]:
-        """Rows, folded, and columns of the padded window, of which a row has a power of two of elements."""
-        channels = self.fold * self.pixel
-        length = next(n for n in (16, 32, 64) if n >= self.window * channels)
-        return -(-(self.window + self.above) // self.fold), length // channels
-
-    @property
-    def padded_width(self) -> int:
-        """Columns of the padded image."""
-        return (self.out_size - 1) * self.stride + self.padded_window[1]
-
-
 Problem = Product | Attention | Conv
-
-
-def _name(sizes: str, problem: Product | Conv) -> str:
-    parts = [] if problem.form == HALF else [problem.form.name]
-    return "_".join([sizes, *parts, *([problem.family] if problem.family else [])])
 
 
 _WIDTHS = ((768, 768), (3072, 768), (768, 3072), (4096, 4096), (11008, 4096), (4096, 11008))  # N, K

@@ -106,7 +106,7 @@ def test_the_problems_are_those_that_are_asked_for() -> None:
         (
             ("build", "--only", "bmm_1x1x1x1"),
             2,
-            "no problem of gemm, attention, heads, tiles, decode, conv matches 'bmm_1x1x1x1'",
+            "no problem of gemm, attention, heads, tiles, decode, conv, conv_wide, stem matches 'bmm_1x1x1x1'",
         ),
         (("run", "nowhere"), 2, "arguments are required: -o"),
         (("run", "nowhere", "-o", "x.json"), 1, "error: nowhere has no kernels.json\nhint: make it with `build"),
@@ -191,7 +191,8 @@ def test_a_report_has_a_line_for_each_problem() -> None:
 
 
 def small_problems() -> list[Any]:
-    from benchmarks.cutlass.problems import Attention, Conv, Product
+    from benchmarks.cutlass.convolutions import Conv
+    from benchmarks.cutlass.problems import Attention, Product
 
     return [
         *(Product(16, 24, 32), Product(3, 48, 64, batch=2), Attention(2, 3, 77, 64)),

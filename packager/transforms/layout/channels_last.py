@@ -70,11 +70,9 @@ class _Converter:
     input; None disables the check. ``filters`` are the constants allowed as filters of im2col.
     """
 
-    def __init__(
-        self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None, padded_rows: bool
-    ) -> None:
+    def __init__(self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None, rows: bool) -> None:
         self.module = module
-        self.padded_rows = padded_rows
+        self.padded_rows = rows
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
         self.flow = Dataflow(main)

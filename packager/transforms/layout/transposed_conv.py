@@ -26,29 +26,15 @@ from packager.graph.dataflow import (
     extents_of,
     operator_of,
     same,
-    scalar_of,
     static_shape_of,
 )
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
+from packager.transforms.layout.channel_chain import chain_after
 from packager.transforms.layout.output_phases import Axis, AxisPlan, Channels, Part, plan_axes
 
 LAYOUTS = {"nn.conv1d_transpose": "NCW", "nn.conv2d_transpose": "NCHW", "nn.conv3d_transpose": "NCDHW"}
 CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-UNARY = (
-    "nn.relu",
-    "nn.gelu",
-    "nn.gelu_tanh",
-    "nn.silu",
-    "nn.leakyrelu",
-    "sigmoid",
-    "tanh",
-    "exp",
-    "abs",
-    "clip",
-    "astype",
-)
-BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 
 
 def lower_transposed_convolutions(
@@ -121,40 +107,8 @@ class _Lowering:
         plans = plan_axes(axes, channels, self.most_parts) if axes else None
         if plans is None:
             return None
-        chain, last = self._chain(variable, groups * kernel[1])
+        chain, last = chain_after(self.flow, self.constants, variable, groups * kernel[1])
         return _Problem(call, plans, channels, chain, last)
-
-    def _chain(self, variable: Any, channels: int) -> tuple[tuple[relax.Call, ...], Any]:
-        """Return the operators that follow channel by channel, and the variable of the last.
-
-        Its type is that of the first: a pair of casts, as around a bias in half precision, is whole.
-        """
-        chain: list[relax.Call] = []
-        dtype, ends = variable.ty.dtype, [(0, variable)]
-        while not self.flow.is_result(variable) and len(readers := self.flow.readers(variable)) == 1:
-            call = self.flow.call(readers[0], *UNARY, *BINARY)
-            if call is None or not same(extents_of(call), extents_of(variable)):
-                break
-            others = [operand for operand in call.args if not operand.same_as(variable)]
-            reads_twice = len(others) != len(call.args) - 1
-            if reads_twice or not all(self._is_per_channel(operand, channels, call.ty.ndim) for operand in others):
-                break
-            chain.append(call)
-            variable = readers[0]
-            if variable.ty.dtype == dtype:
-                ends.append((len(chain), variable))
-        count, last = ends[-1]
-        return tuple(chain[:count]), last
-
-    def _is_per_channel(self, operand: Any, channels: int, rank: int) -> bool:
-        """Whether an operand is a number, or a constant with one element, or one for each channel."""
-        if scalar_of(operand) is not None or not isinstance(operand.ty, relax.TensorType):
-            return True
-        shape = static_shape_of(operand)
-        if shape is None or operand not in self.constants:
-            return False
-        padded = (1,) * (rank - len(shape)) + shape
-        return math.prod(padded) == padded[1] and padded[1] in (1, channels)
 
     def _lowered(self, problem: _Problem, name: str) -> Any:
         """Emit a transposed convolution; return the variable of its result."""
