@@ -1,8 +1,8 @@
 """Algebraic simplifications that change only rounding.
 
 Collapses chains of additions and multiplications with constants to one of each, and folds the multiplication into the
-weights of a preceding convolution. Batch norms that FoldBatchnormToConv2D does not handle leave such chains. Replaces
-the power 0.75, as in local response normalization, by square roots.
+weights of a preceding convolution. Batch norms that FoldBatchnormToConv2D does not handle leave such chains. Squares
+and cubes become products, and the power 0.75, as in local response normalization, square roots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, static_shape_of
+from packager.graph.dataflow import (
+    Dataflow,
+    computed_from_constants,
+    operator_of,
+    same,
+    scalar_of,
+    shape_of,
+    static_shape_of,
+)
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import rebuild_call, with_main
 
@@ -73,7 +81,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         links = IdentityMap((v, link) for v, value in values.items() if (link := self._link(value)) is not None)
         inner = IdentitySet(v.source for v in links.values() if v.source in links and self._is_read_once(v.source))
         chains = [(values[v], self._chain(v, links, inner)) for v in links if v not in inner]
-        self.powers = IdentitySet(value for value in values.values() if _is_three_quarters(value))
+        self.powers = IdentitySet(value for value in values.values() if _exponent(value) in (2.0, 3.0, 0.75))
         self.chains = IdentityMap((call, chain) for call, chain in chains if chain.shortens)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -81,9 +89,15 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         if chain is not None:
             return self._collapsed(chain)
         if call in self.powers:
-            root = self.builder_.emit(relax.op.sqrt(self.visit_expr(call.args[0])))
-            return relax.op.multiply(root, self.builder_.emit(relax.op.sqrt(root)))
+            return self._expanded(self.visit_expr(call.args[0]), _exponent(call))
         return self.visit_expr_post_order(call)
+
+    def _expanded(self, base: Any, exponent: float | None) -> relax.Expr:
+        if exponent == 0.75:
+            root = self.builder_.emit(relax.op.sqrt(base))
+            return relax.op.multiply(root, self.builder_.emit(relax.op.sqrt(root)))
+        square = relax.op.multiply(base, base)
+        return square if exponent == 2.0 else relax.op.multiply(self.builder_.emit(square), base)
 
     def _is_read_once(self, variable: Any) -> bool:
         return len(self.flow.readers(variable)) == 1 and not self.flow.is_result(variable)
@@ -100,8 +114,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             left, right = right, left
         if not isinstance(left, relax.Var) or self._is_constant(left) or not self._is_constant(right):
             return None
-        same = str(getattr(left.ty, "shape", None)) == str(value.ty.shape)
-        return _Link(operator, left, right) if same and _is_float(left) and _is_float(right) else None
+        equal = str(getattr(left.ty, "shape", None)) == str(value.ty.shape)
+        return _Link(operator, left, right) if equal and _is_float(left) and _is_float(right) else None
 
     def _chain(self, variable: Any, links: IdentityMap[_Link], inner: IdentitySet) -> _Chain:
         found = [links[variable]]
@@ -172,11 +186,11 @@ def _number(operand: Any) -> Any | None:
     return value.numpy() if hasattr(value, "numpy") else None
 
 
-def _is_three_quarters(value: Any) -> bool:
-    if operator_of(value) != "power" or not _is_float(value):
-        return False
-    exponent = _number(value.args[1])
-    return exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 0.75
+def _exponent(value: Any) -> float | None:
+    """Return the constant exponent of a power of floats of the base's shape, or None."""
+    if operator_of(value) != "power" or not _is_float(value) or not same(shape_of(value.args[0]), shape_of(value)):
+        return None
+    return scalar_of(value.args[1])
 
 
 def _is_per_channel(constant: Any, convolution: Any) -> bool:

@@ -118,5 +118,10 @@ def test_constants_that_make_a_result_larger_are_left() -> None:
     check(make(parameters, *lines, result="y"), ["multiply", "multiply"])
 
 
+@pytest.mark.parametrize(("exponent", "products"), [(2.0, 1), (3.0, 2)])
+def test_squares_and_cubes_are_products(exponent: float, products: int) -> None:
+    check(make(IMAGE, f'y = R.power(x, R.const({exponent}, "float32"))', result="y"), ["multiply"] * products)
+
+
 def test_three_quarters_are_square_roots() -> None:
     check(make(IMAGE, 'y = R.power(x, R.const(0.75, "float32"))', result="y"), ["sqrt", "sqrt", "multiply"])
