@@ -55,6 +55,8 @@ TARGETS = {
     "cudnn": ["cudnn"],
     "libraries": ["cublas", "cudnn"],
     "mixed": [CUTLASS, "cublas", "cudnn"],
+    "tensorrt": ["tensorrt -engines=pending", CUTLASS],  # for `packager finalize`, before `run`
+    "tensorrt_fp16": ["tensorrt -engines=pending -precision=fp16", CUTLASS],
     "trial": [CUTLASS, "cublas", "cudnn -operators=conv1d,conv2d,conv3d,conv_transpose,depthwise"],
 }
 FUNCTIONS = 6

@@ -13,7 +13,7 @@ from packager.bundle.gpu.arch import arch_number
 from packager.errors import UsageError
 
 if TYPE_CHECKING:
-    from packager.backends.base import Search, Target
+    from packager.backends.base import Pattern, Search, Target
     from packager.ir.primitives import BackendOutput, Partition
 
 MAX_LEVEL = 5
@@ -64,11 +64,11 @@ class TensorrtBackend:
         """Return None: engines that cannot be built here are left to ``packager finalize``."""
         return None
 
-    def patterns(self, target: Target) -> Sequence[Search]:  # noqa: ARG002
+    def patterns(self, target: Target) -> Sequence[Pattern | Search]:  # noqa: ARG002
         """Return what it takes."""
-        from packager.backends.tensorrt.patterns import make_searches
+        from packager.backends.tensorrt.patterns import make_patterns
 
-        return make_searches()
+        return make_patterns()
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
         """Write all partitions as ONNX, and build their engines if that can be done here. Raises ToolchainError."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from packager.backends.base import Found, Search
+from packager.backends.base import Found, Match, Pattern, Search
 from packager.emit.errors import CannotWriteError
 from packager.emit.function_writer import FunctionWriter
 from packager.emit.ops.rules import RULES
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 TYPES = ("float32", "float16", "bfloat16", "int32", "bool")
 """Of tensors that are computed. Version 8 has no 64-bit integers, and the others few operators of them."""
 MAX_RANK = 8
-# Written as ONNX, but TensorRT has no such operator, or another one: found by having its parser read each.
-NOT_IN_TENSORRT = frozenset({"unique", "nonzero", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
+# Split is a pattern; the others are written as ONNX, but TensorRT has none like them.
+NOT_SEARCHED = frozenset({"split", "unique", "nonzero", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
 
 
 class ConstantValue:
@@ -46,32 +46,45 @@ class OperatorProblem:
     constants: tuple[tuple[Any, ConstantValue], ...]
 
 
-def make_searches() -> list[Search]:
-    """Return a search for each operator."""
-    return [Search(f"tensorrt.{name}", name, _find) for name in sorted(RULES) if name not in NOT_IN_TENSORRT]
+def make_patterns() -> list[Pattern | Search]:
+    """Return what takes each operator: a search, and for the one with several results a pattern."""
+    from tvm.relax.dpl import is_op, wildcard
+
+    split = Pattern(
+        "tensorrt.split", is_op("relax.split")(wildcard()), check=_is_split, problem=_no_constants, taps=True
+    )
+    searches = [Search(f"tensorrt.{name}", name, _find) for name in sorted(RULES) if name not in NOT_SEARCHED]
+    return [split, *searches]
 
 
 def _find(flow: Dataflow, variable: Any) -> Iterator[Found]:
     call = flow.value(variable)
     reads = variables_of(call)
-    if _fits(flow, variable, reads) and _is_written(call, reads):
+    tensors = all(_fits(tensor, is_constant=flow.is_constant(tensor)) for tensor in (variable, *reads))
+    is_folded = bool(reads) and all(map(flow.is_constant, reads))
+    if tensors and not is_folded and _is_written(call, reads):
         arrays = ((read, flow.array(read)) for read in reads)
         constants = tuple((read, ConstantValue(str(read.name), array)) for read, array in arrays if array is not None)
         yield Found([variable], OperatorProblem(constants))
 
 
-def _fits(flow: Dataflow, variable: Any, reads: Sequence[Any]) -> bool:
-    """Whether all tensors are of known shape, and of types that TensorRT computes in."""
-    if not isinstance(variable.ty, relax.TensorType):
+def _is_split(match: Match) -> bool:
+    (call,) = match.calls
+    reads = variables_of(call)
+    return not any(map(match.is_constant, reads)) and all(map(_fits, reads)) and _is_written(call, reads)
+
+
+def _no_constants(_match: Match) -> OperatorProblem:
+    return OperatorProblem(())
+
+
+def _fits(tensor: Any, is_constant: bool = False) -> bool:
+    """Whether a tensor is of known shape, and of a type that TensorRT computes in; constants may be indices."""
+    if not isinstance(tensor.ty, relax.TensorType):
         return False
-    for tensor in (variable, *reads):
-        shape = static_shape_of(tensor)
-        if shape is None or len(shape) > MAX_RANK or 0 in shape:
-            return False
-        is_index = tensor in flow.constants and str(tensor.ty.dtype) == "int64"
-        if str(tensor.ty.dtype) not in TYPES and not is_index:
-            return False
-    return any(not flow.is_constant(read) for read in reads) or not reads
+    shape, dtype = static_shape_of(tensor), str(tensor.ty.dtype)
+    known = shape is not None and len(shape) <= MAX_RANK and 0 not in shape
+    return known and (dtype in TYPES or (is_constant and dtype == "int64"))
 
 
 def _is_written(call: Any, reads: Sequence[Any]) -> bool:

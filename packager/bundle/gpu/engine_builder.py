@@ -12,6 +12,19 @@ import sys
 from typing import Any
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt_rtx_bindings"}
+COMPUTING = [
+    "ACTIVATION",
+    "CONVOLUTION",
+    "DECONVOLUTION",
+    "ELEMENTWISE",
+    "MATRIX_MULTIPLY",
+    "NORMALIZATION",
+    "POOLING",
+    "REDUCE",
+    "SCALE",
+    "SOFTMAX",
+    "UNARY",
+]
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and -MINOR
 
 
@@ -109,17 +122,16 @@ def make_config(trt: Any, builder: Any, network: Any, job: "dict[str, Any]") -> 
 
 
 def keep_types(trt: Any, network: Any, config: Any) -> None:
-    """Have a network of before version 10 compute in the types of the model."""
+    """Have a network of before version 10 compute in float32 what the model does, and the rest in half."""
+    kinds = [getattr(trt.LayerType, name) for name in COMPUTING if hasattr(trt.LayerType, name)]
     halves = singles = False
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         types = [layer.get_output_type(number) for number in range(layer.num_outputs)]
         halves = halves or trt.float16 in types
-        if layer.type in (trt.LayerType.CONSTANT, trt.LayerType.SHAPE, trt.LayerType.SHUFFLE):
-            continue
-        if types and all(one in (trt.float32, trt.float16) for one in types):
-            layer.precision = types[0]
-            singles = singles or types[0] == trt.float32
+        if layer.type in kinds and types and all(one == trt.float32 for one in types):
+            layer.precision = trt.float32
+            singles = True
     if halves:
         config.set_flag(trt.BuilderFlag.FP16)
         if singles:

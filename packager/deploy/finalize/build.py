@@ -42,6 +42,14 @@ class EngineCache:
         base = os.environ.get("XDG_CACHE_HOME")
         return cls((Path(base) if base else Path("~/.cache").expanduser()) / "packager" / "finalized")
 
+    def timings(self, builder: Builder) -> Path | None:
+        """Return the file of a library's timings; None if there can be none."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError:
+            return None
+        return self.folder / f"timings-{builder.library}-{'.'.join(map(str, builder.version))}"
+
     def fetch(self, key: str) -> BuiltEngine | None:
         """Return an engine, or None if it is not there or damaged."""
         try:
@@ -86,7 +94,7 @@ def build_engines(
     """Build the engines of ``graphs``, in order; what is built stays in the cache when this is interrupted."""
     outcomes = []
     with temporary_folder("finalize") as workdir:
-        timings = cache.folder / f"timings-{builder.library}-{'.'.join(map(str, builder.version))}" if cache else None
+        timings = cache.timings(builder) if cache else None
         for number, graph in enumerate(graphs, start=1):
             where: list[object] = list(archs) or [builder.arch, builder.gpu]
             key = digest([graph.key, builder.library, builder.version, where])

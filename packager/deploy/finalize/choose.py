@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from packager.bundle.selection import PlacementChoice
 from packager.deploy.load.loader import Bundle, load
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.deploy.measure.turns import Turns, open_turns
-from packager.errors import RunError
+from packager.errors import PackagerWarning, RunError
 from packager.progress import report
 
 KIND = "tensorrt"
@@ -38,7 +39,7 @@ class Comparison:
 
 
 def ways(manifest: Manifest, pending: Collection[str]) -> list[PlacementChoice]:
-    """Return the choices that have an engine to use; if engines are pending, none of a library's of theirs are."""
+    """Return the choices that have an engine to use: none while some are pending, since choices do not say which."""
     return [one for one in manifest.choices if _engine(one) is not None and one.fallback is not None and not pending]
 
 
@@ -69,10 +70,17 @@ def compare(
     engines, fallbacks = (selection_of(choices, engines=which) for which in (True, False))
     with load(path, device=device, libraries=libraries) as bundle:
         report("comparing the results of engines and fallbacks")
-        try:
-            difference = _difference(bundle, engines, fallbacks)
-        except RunError as error:
-            return Comparison("", None, None, None, None, fallbacks, f"the engines do not run: {error.message}")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", PackagerWarning)
+            try:
+                difference = _difference(bundle, engines, fallbacks)
+            except RunError as error:
+                return Comparison("", None, None, None, None, fallbacks, f"the engines do not run: {error.message}")
+        if without := [one for one in said if issubclass(one.category, PackagerWarning)]:
+            why = (
+                f"the engines do not run: {without[0].message}"  # a session then takes fallbacks, whatever is selected
+            )
+            return Comparison("", None, None, None, None, fallbacks, why)
         with open_turns(bundle, seed=0, device=device, threads=1) as turns:
             report("measuring engines and fallbacks in turns")
             best, why = _fastest(turns, choices, engines, fallbacks, rounds)
