@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from packager.backends.base import Found, Match, Pattern, Search
 from packager.emit.errors import CannotWriteError
 from packager.emit.function_writer import FunctionWriter
 from packager.emit.ops.rules import RULES
-from packager.graph.dataflow import Dataflow, static_shape_of, variables_of
+from packager.graph.dataflow import Dataflow, operator_of, static_shape_of, variables_of
 from packager.graph.identity import IdentityMap
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ TYPES = ("float32", "float16", "bfloat16", "int32", "bool")
 MAX_RANK = 8
 # Split is a pattern; the others are written as ONNX, but TensorRT has none like them.
 NOT_SEARCHED = frozenset({"split", "unique", "nonzero", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
+LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
+OF_BOOLS = frozenset(
+    ("where", "astype", "reshape", "permute_dims", "expand_dims", "squeeze", "broadcast_to", "concat", "strided_slice")
+)
+NOT_OF_INTEGERS = frozenset({"matmul", "image.grid_sample"})
 
 
 class ConstantValue:
@@ -61,6 +66,7 @@ def _find(flow: Dataflow, variable: Any) -> Iterator[Found]:
     call = flow.value(variable)
     reads = variables_of(call)
     tensors = all(_fits(tensor, is_constant=flow.is_constant(tensor)) for tensor in (variable, *reads))
+    tensors = tensors and _takes(operator_of(call), {str(read.ty.dtype) for read in reads})
     is_folded = bool(reads) and all(map(flow.is_constant, reads))
     if tensors and not is_folded and _is_written(call, reads):
         arrays = ((read, flow.array(read)) for read in reads)
@@ -76,6 +82,15 @@ def _is_split(match: Match) -> bool:
 
 def _no_constants(_match: Match) -> OperatorProblem:
     return OperatorProblem(())
+
+
+def _takes(operator: str, types: Set[str]) -> bool:
+    """Whether TensorRT has an operator for operands of these types."""
+    if operator in LOGICAL:
+        return types <= {"bool"}
+    if "bool" in types and operator not in OF_BOOLS:
+        return False
+    return "int32" not in types or operator not in NOT_OF_INTEGERS
 
 
 def _fits(tensor: Any, is_constant: bool = False) -> bool:
