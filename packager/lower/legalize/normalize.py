@@ -1,7 +1,10 @@
-"""Lowers ``packager.normalize``, where no backend took it: with TVM's operators, or, of rows, as one PrimFunc."""
+"""Lowers ``packager.normalize``, where no backend took it: with TVM's operators, or, for GPUs, of rows as one PrimFunc
+and of channels last as reductions of columns.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +12,14 @@ import tvm
 from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.graph.dataflow import bindings_of, extents_of, operator_of
+from packager.graph.dataflow import bindings_of, extents_of, operator_of, same
 from packager.graph.normalize import NAME, Normalization, attributes_of_call
 from packager.graph.rewrite import with_main
 from packager.lower.legalize.accumulate import FULL, HALVES
 
 _Replace = Callable[[relax.BlockBuilder, Any, Normalization], relax.Expr]
+OPAQUE = 8  # TVM's OpPatternKind: never fused, for what follows reads each mean many times
+MANY = 64  # rows that threads and blocks share evenly
 OUT_ELEMENTWISE_FUSABLE = 4  # TVM's OpPatternKind: scale, shift and a cast that follow are fused
 
 
@@ -27,8 +32,16 @@ def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
-    """Lower the calls in ``main`` that normalize rows to PrimFuncs, and write the others out."""
-    return _replaced(module, lambda *call: (_fuse if call[2].of_rows(len(call[1].ty.shape)) else _expand)(*call))
+    """Lower the calls in ``main`` that normalize rows or channels to PrimFuncs, and write the others out."""
+
+    def replace(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
+        last, axes = len(data.ty.shape) - 1, attributes.axes
+        if attributes.of_rows(last + 1):
+            return _fuse(builder, data, attributes)
+        of_channels = list(axes) == list(range(min(axes), last)) and attributes.channel_axis in (None, last)
+        return (_normalize_columns if of_channels else _expand)(builder, data, attributes)
+
+    return _replaced(module, replace)
 
 
 def _replaced(module: tvm.IRModule, replace: _Replace) -> tvm.IRModule:
@@ -89,3 +102,85 @@ def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> 
 
     fusable = {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
     return builder.call_te(compute, data, primfunc_name_hint="normalize", primfunc_attrs=fusable)
+
+
+def _normalize_columns(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
+    """Return the normalization of channels that are the last axis, by reductions of rows and an elementwise function.
+
+    The reductions are of channels, whatever the groups: they read whole rows. Groups are averaged afterwards.
+    """
+    shape, first = extents_of(data) or (), min(attributes.axes)
+    channels = shape[-1]
+    groups = channels if attributes.channel_axis is None else tvm.tirx.IntImm("int64", attributes.groups)
+    outer, rows = (math.prod(part, start=tvm.tirx.IntImm("int64", 1)) for part in (shape[:first], shape[first:-1]))
+    is_flat = len(shape) == 3 and first == 1
+    flat = data if is_flat else builder.emit(relax.op.reshape(data, [outer, rows, channels]))
+    statistics: list[Any] = []
+    if attributes.centered:
+        statistics.append(_mean(builder, groups, lambda x: x, flat))
+    statistics.append(_mean(builder, groups, lambda x, *mean: _square(x - mean[0] if mean else x), flat, *statistics))
+
+    def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
+        def element(i: Any, r: Any, c: Any) -> Any:
+            *means, variance = (each(i, _group_of(c, channels, groups)) for each in given)
+            value = x(i, r, c).astype(FULL)
+            scale = tvm.tirx.rsqrt(variance + tvm.tirx.const(attributes.epsilon, FULL))
+            return (value - means[0] if means else value) * scale
+
+        return te.compute(x.shape, element, name="normalized")
+
+    result = builder.call_te(compute, flat, *statistics, primfunc_name_hint="normalize")
+    return result if is_flat else relax.op.reshape(builder.emit(result), shape)
+
+
+def _square(value: Any) -> Any:
+    return value * value
+
+
+def _group_of(channel: Any, channels: Any, groups: Any) -> Any:
+    return channel if same(groups, channels) else channel // (channels // groups)
+
+
+def _mean(builder: relax.BlockBuilder, groups: Any, term: Callable[..., Any], data: Any, *operands: Any) -> Any:
+    """Bind the means, [outer, groups] of float32, of ``term(x, statistics...)`` of [outer, rows, channels].
+
+    Rows beyond the last multiple of ``MANY`` are added by a function of their own: schedules split the others evenly.
+    """
+    _, rows, channels = extents_of(data) or ()
+    whole = rows // MANY * MANY if isinstance(rows, tvm.tirx.IntImm) else rows
+
+    def summed(first: Any, count: Any, x: te.Tensor, *statistics: te.Tensor) -> te.Tensor:
+        row = te.reduce_axis((0, count), name="row")
+
+        def element(i: Any, c: Any) -> Any:
+            given = (each(i, _group_of(c, channels, groups)) for each in statistics)
+            return te.sum(term(x(i, first + row, c).astype(FULL), *given), axis=row)
+
+        return te.compute((x.shape[0], channels), element, name="column_sum")
+
+    def divided(total: te.Tensor, *before: te.Tensor) -> te.Tensor:
+        count = rows.astype(FULL)
+        return te.compute(
+            total.shape, lambda *at: (sum((each(*at) for each in before), start=total(*at))) / count, name="column_mean"
+        )
+
+    def over_groups(means: te.Tensor) -> te.Tensor:
+        channel = te.reduce_axis((0, channels // groups), name="channel")
+        total = te.compute(
+            (means.shape[0], groups),
+            lambda i, g: te.sum(means(i, g * (channels // groups) + channel), axis=channel),
+            name="group_sum",
+        )
+        return te.compute(total.shape, lambda *at: total(*at) / (channels // groups).astype(FULL), name="group_mean")
+
+    def bind(compute: Callable[..., te.Tensor], *given: Any) -> Any:
+        alone = {"op_pattern": OPAQUE}
+        return builder.emit(builder.call_te(compute, *given, primfunc_name_hint="mean", primfunc_attrs=alone))
+
+    if same(whole, rows) or same(whole, 0):
+        means = bind(lambda *given: divided(summed(0, rows, *given)), data, *operands)
+    else:
+        begin = bind(lambda *given: summed(0, whole, *given), data, *operands)
+        rest = rows - whole
+        means = bind(lambda part, *given: divided(summed(whole, rest, *given), part), begin, data, *operands)
+    return means if same(groups, channels) else bind(over_groups, means)
