@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable
+from packager.backends.tensorrt.library import KNOWN, installed_library
 from packager.backends.tensorrt.options import RTX_ARCHS, TensorrtOptions
 from packager.bundle.gpu.arch import arch_number
 from packager.errors import UsageError
@@ -29,6 +30,7 @@ class TensorrtBackend:
     summary = "NVIDIA TensorRT: engines for whole parts of a model, built here or by packager finalize"
     merges = True
     needs_library = True
+    known_libraries = KNOWN
     example = ("cuda -arch=sm_90a", "tensorrt")
 
     def canonical(self, options: TensorrtOptions, base: Target | None) -> TensorrtOptions:
@@ -50,6 +52,8 @@ class TensorrtBackend:
                     f"Target 'tensorrt': TensorRT for RTX has no engines for {', '.join(wrong)}",
                     hint="it has them for " + ", ".join(f"sm_{arch}" for arch in RTX_ARCHS) + "; leave -library out",
                 )
+        if options.embed_runtime:
+            _check_runtime(options)
         if options.timing_cache and not Path(options.timing_cache).is_file():
             raise UsageError(
                 f"Target 'tensorrt': there is no timing cache {options.timing_cache}", hint="give the path of a file"
@@ -57,8 +61,10 @@ class TensorrtBackend:
         return dataclasses.replace(options)
 
     def inputs(self, target: Target) -> Sequence[Path]:
-        """Return the timing cache, if there is one."""
-        return [Path(target.options.timing_cache)] if target.options.timing_cache else []
+        """Return the timing cache and the library that the bundle gets a copy of, if there are any."""
+        options = target.options
+        runtime = installed_library("tensorrt_lean") if options.embed_runtime else None
+        return [*([Path(options.timing_cache)] if options.timing_cache else []), *([runtime] if runtime else [])]
 
     def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002
         """Return None: engines that cannot be built here are left to ``packager finalize``."""
@@ -75,6 +81,19 @@ class TensorrtBackend:
         from packager.backends.tensorrt.engines import compile_partitions
 
         return compile_partitions(partitions, target, context)
+
+
+def _check_runtime(options: TensorrtOptions) -> None:
+    if options.library != "tensorrt_lean":
+        raise UsageError(
+            f"Target 'tensorrt': embed_runtime is for the lean runtime, not for {options.library}",
+            hint="add -library=tensorrt_lean, or put the library beside the bundle",
+        )
+    if installed_library("tensorrt_lean") is None:
+        raise UsageError(
+            "Target 'tensorrt': there is no lean runtime here to be embedded",
+            hint="pip install tensorrt-lean-cu13-libs, or leave -embed_runtime out",
+        )
 
 
 BACKEND = TensorrtBackend()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context, Target
+from packager.backends.tensorrt.library import installed_library
 from packager.backends.tensorrt.module import Engine, compile_engines, group_of
 from packager.backends.tensorrt.options import TensorrtOptions
 from packager.backends.tensorrt.subgraph import Subgraph, write_subgraph
@@ -17,10 +18,12 @@ from packager.bundle.gpu.arch import arch_number
 from packager.bundle.gpu.engine_graphs import encode_graphs
 from packager.bundle.gpu.engine_job import Builder, BuiltEngine, build_engine, find_builder
 from packager.bundle.hashing import digest
-from packager.errors import ModelError, ToolchainError
+from packager.bundle.manifest import License
+from packager.errors import BackendError, ModelError, ToolchainError
 from packager.ir.primitives import BackendOutput, FunctionGroup, Partition
 
 CACHE_KIND = "engines"
+RUNTIME_LICENSE = License("NVIDIA TensorRT lean runtime", "LicenseRef-NVIDIA-TensorRT")
 TYPICAL_SECONDS = 30.0  # of building an engine
 
 
@@ -44,18 +47,34 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
             kept.append(graph)
     if not kept:
         return BackendOutput(target.kind, given_back=given_back)
-    library = compile_engines(functions, context, encode_graphs([one.graph for one in kept]))
+    runtime = _runtime(options, builder)
+    library = compile_engines(functions, context, encode_graphs([one.graph for one in kept]), embedded=runtime)
     groups = {graph.partition.name: group_of(one) for graph, one in zip(kept, functions, strict=True)}
     return BackendOutput(
         target.kind,
         (library,),
         groups if builder else {name: _pending(group) for name, group in groups.items()},
         given_back=given_back,
+        licenses=(RUNTIME_LICENSE,) if runtime else (),
         toolchain={builder.library: ".".join(map(str, builder.version))} if builder else {},
         warnings=(f"{len(kept)} engines are pending ({why}): run packager finalize on the target",)
         if not builder
         else (),
     )
+
+
+def _runtime(options: TensorrtOptions, builder: Builder | None) -> Path | None:
+    """Return the lean runtime that the bundle gets a copy of; of the major version that has built the engines."""
+    if not options.embed_runtime:
+        return None
+    major = builder.version[0] if builder else 0
+    found = installed_library("tensorrt_lean", major)
+    if found is None:
+        raise BackendError(
+            f"tensorrt: engines are of version {major}, and there is no lean runtime of that here",
+            hint=f"install it, as tensorrt-lean-cu13-libs {major}, or leave -embed_runtime out",
+        )
+    return found
 
 
 def _write_all(partitions: Sequence[Partition], options: TensorrtOptions) -> tuple[list[Subgraph], dict[str, str]]:

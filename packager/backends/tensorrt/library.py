@@ -77,7 +77,12 @@ def loaded_library(
     return LoadedLibrary(symbol_of(form), sonames, functions_of(form), least, exact, embedded is not None)
 
 
-def installed_library(form: Form) -> Path | None:
-    """Return the newest library of a form that pip has installed for this interpreter, or the dynamic linker finds."""
-    found = (find_library(soname, installed_folders()) for soname in LIBRARIES[form].sonames)
+def installed_library(form: Form, major: int = 0) -> Path | None:
+    """Return the newest library of a form that pip has installed for this interpreter, or the dynamic linker finds.
+
+    If ``major`` is not 0, it is of that major version.
+    """
+    library = LIBRARIES[form]
+    sonames = library.sonames if not major else (f"{library.soname}.{major}",)
+    found = (find_library(soname, installed_folders()) for soname in sonames)
     return next((path for path in found if path is not None), None)

@@ -34,6 +34,9 @@ class TensorrtOptions(PartitionOptions):
     workspace_mb: int = attribute(1024, "Memory that a layer's kernels may use beside tensors", minimum=1)
     optimization_level: int = attribute(3, "How much time the builder takes: 0 to 5", minimum=0)
     refit: bool = attribute(False, "Engines whose weights sessions can swap; may be slower")
+    embed_runtime: bool = attribute(
+        False, "Put this machine's lean runtime into the bundle, whose targets then need no TensorRT (tensorrt_lean)"
+    )
     timing_cache: str = attribute("", "A timing cache of TensorRT to start from", is_path=True)
     min_partition_flops: int = attribute(
         1_000_000, "Leave partitions of fewer floating-point operations a call", minimum=0
