@@ -177,6 +177,11 @@ static int32_t pk_trt_refit(pk_cuda_t *cuda, const pk_trt_engine_t *engine, cons
   pk_trt_create_refitter_fn *create;
   memcpy(&create, &pk_trt_functions[form][PK_TRT_CREATE_REFITTER], sizeof create);
   pk_trt_hush();
+  if (!create) {
+    pk_trt_explain(why, PK_TRT_KEY " cannot be refitted: this form of the library has no refitter",
+                   pk_trt_record(engine)->key);
+    return PK_TRT_CONSTANTS;
+  }
   pk_trt_object_t *refitter = pk_trt_object(create(own, pk_trt_logger(slots), pk_trt_packed_version(form)));
   if (!refitter) {
     pk_trt_explain(why, PK_TRT_KEY " cannot be refitted", pk_trt_record(engine)->key);

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from packager.backends.tensorrt.library import Form
-from packager.backends.tensorrt.module import Engine, EngineConstant, EngineFunction, EngineTensor, render_module
+from packager.backends.tensorrt.module import (
+    GRAPHS,
+    Engine,
+    EngineConstant,
+    EngineFunction,
+    EngineTensor,
+    render_module,
+)
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "tensorrt"
@@ -92,6 +99,7 @@ def compile_program(folder: Path, driver: str, functions: Sequence[EngineFunctio
     """Compile a program of tensorrt/ with the module of the functions, all warnings being errors."""
     module, program = folder / "module.c", folder / Path(driver).stem
     module.write_text(render_module(functions))
+    (folder / GRAPHS).write_bytes(b"")
     for function in functions:
         if function.engine.data is not None:
             (folder / f"{function.symbol}.engine").write_bytes(function.engine.data)

@@ -301,6 +301,9 @@ def test_an_embedded_library_needs_no_file(stand_ins: Path, tmp_path: Path) -> N
     assert not told["warnings"]
     findings = {finding.check for finding in packager.verify(bundle).findings}
     assert "machine.library" not in findings
+    swapped = run(bundle, tmp_path / "driver", [2], graph="off", swaps=[(5, 7, 11)])
+    assert swapped["outputs"] == [product(2)]
+    assert "cannot be refitted: this form of the library has no refitter" in swapped["error"]
 
 
 def test_the_real_lean_runtime_is_embedded(stand_ins: Path, tmp_path: Path) -> None:

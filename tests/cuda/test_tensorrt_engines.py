@@ -136,14 +136,11 @@ def rtx_engine() -> tuple[tuple[int, ...], bytes]:
 
 def test_functions_are_refused_that_cannot_be_stated() -> None:
     made = engine("10.13.3", "0", b"plan")
-    lean = tensorrt.Engine("0" * 64, "tensorrt_lean", b"plan", (11, 0, 0))
     tensor = tensorrt.EngineTensor("x", "complex64", (1,), 0)
     deep = tensorrt.EngineTensor("x", "float32", (1,) * 9, 0)
-    constant = tensorrt.EngineConstant("w", "float32", 1, 0)
     wrong = [
         tensorrt.EngineFunction("f", (tensor,), (), made),
         tensorrt.EngineFunction("f", (deep,), (), made),
-        tensorrt.EngineFunction("f", (), (), lean, (constant,)),
         tensorrt.EngineFunction("f", (), (), tensorrt.Engine("0" * 64, "tensorrt", b"plan")),
     ]
     for function in wrong:

@@ -23,7 +23,6 @@ from packager.backends.api import (
     Unavailable,
     attribute,
 )
-from packager.backends.tensorrt.library import LIBRARIES
 from packager.backends.tensorrt.module import (
     Engine,
     EngineConstant,
@@ -94,7 +93,7 @@ def _function(partition: Partition, options: EngineOptions) -> EngineFunction:
         (EngineTensor("x", "float32", shape, 0),),
         (EngineTensor("y", "float32", shape, 2),),
         engine,
-        (EngineConstant("w", "float32", int(w.ty.shape.values[0]), 1),) if LIBRARIES[form].refits else (),
+        (EngineConstant("w", "float32", int(w.ty.shape.values[0]), 1),),
     )
 
 

@@ -88,7 +88,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class EngineFunction:
-    """The primitive function of a partition's engine. One with ``constants`` is refitted where a session swaps them."""
+    """The primitive function of a partition's engine.
+
+    Where a session swaps one of its ``constants``, the engine is refitted; if it cannot be, the run fails.
+    """
 
     symbol: str
     inputs: tuple[EngineTensor, ...]
@@ -200,9 +203,6 @@ def render_module(functions: Sequence[EngineFunction], embedded: Path | None = N
 
 def check_function(function: EngineFunction) -> None:
     """Raise BackendError for a function that cannot be stated."""
-    form = function.engine.library
-    if function.constants and not LIBRARIES[form].refits:
-        raise BackendError(f"tensorrt: {function.symbol}: {form} cannot refit engines with constants")
     for tensor in function.tensors:
         if tensor.dtype not in TYPES or len(tensor.shape) > MAX_RANK:
             raise BackendError(
