@@ -76,24 +76,36 @@ static int32_t pk_trt_refuses(int32_t form, const int32_t version[3], char *why,
   return 0;
 }
 
-/* The library calls the logger from any thread. The first error is the cause; others follow from it. */
+/* What the library says while it is called: in the thread that calls it, or in one of its own. The first error is the
+ * cause; others follow from it. */
+typedef struct {
+  int32_t calls; /* this thread has called the library */
+  char text[PK_TRT_TEXT_BYTES];
+} pk_trt_heard_t;
+static _Thread_local pk_trt_heard_t pk_trt_heard;
 static struct {
   pthread_mutex_t lock;
   char text[PK_TRT_TEXT_BYTES];
-} pk_trt_said = {PTHREAD_MUTEX_INITIALIZER, ""};
+} pk_trt_elsewhere = {PTHREAD_MUTEX_INITIALIZER, ""};
 
 static void pk_trt_log(void *logger, int32_t severity, const char *message) {
   (void)logger;
   if (severity > PK_TRT_ERROR || !message) return;
-  pthread_mutex_lock(&pk_trt_said.lock);
-  if (!*pk_trt_said.text) snprintf(pk_trt_said.text, sizeof pk_trt_said.text, "%s", message);
-  pthread_mutex_unlock(&pk_trt_said.lock);
+  if (pk_trt_heard.calls) {
+    if (!*pk_trt_heard.text) snprintf(pk_trt_heard.text, sizeof pk_trt_heard.text, "%s", message);
+    return;
+  }
+  pthread_mutex_lock(&pk_trt_elsewhere.lock);
+  if (!*pk_trt_elsewhere.text) snprintf(pk_trt_elsewhere.text, sizeof pk_trt_elsewhere.text, "%s", message);
+  pthread_mutex_unlock(&pk_trt_elsewhere.lock);
 }
 
 static void pk_trt_hush(void) {
-  pthread_mutex_lock(&pk_trt_said.lock);
-  *pk_trt_said.text = 0;
-  pthread_mutex_unlock(&pk_trt_said.lock);
+  pk_trt_heard.calls = 1;
+  *pk_trt_heard.text = 0;
+  pthread_mutex_lock(&pk_trt_elsewhere.lock);
+  *pk_trt_elsewhere.text = 0;
+  pthread_mutex_unlock(&pk_trt_elsewhere.lock);
 }
 
 /* Writes what fails, and what the library has said since pk_trt_hush(). */
@@ -103,11 +115,11 @@ __attribute__((format(printf, 2, 3))) static void pk_trt_explain(char why[PK_TRT
   int length = vsnprintf(why, PK_TRT_TEXT_BYTES, format, arguments);
   va_end(arguments);
   if (length < 0 || length >= PK_TRT_TEXT_BYTES) return;
-  pthread_mutex_lock(&pk_trt_said.lock);
-  const int more =
-      *pk_trt_said.text ? snprintf(why + length, (size_t)(PK_TRT_TEXT_BYTES - length), ": %s", pk_trt_said.text) : 0;
+  pthread_mutex_lock(&pk_trt_elsewhere.lock);
+  const char *said = *pk_trt_heard.text ? pk_trt_heard.text : pk_trt_elsewhere.text;
+  const int more = *said ? snprintf(why + length, (size_t)(PK_TRT_TEXT_BYTES - length), ": %s", said) : 0;
+  pthread_mutex_unlock(&pk_trt_elsewhere.lock);
   if (more < 0) why[length] = 0;
-  pthread_mutex_unlock(&pk_trt_said.lock);
 }
 
 /* ILogger. Until version 10 its table begins with `log`; from then on it has the methods of an interface of a
