@@ -17,6 +17,8 @@ from packager.backends.ccompiler.core.operations import MOVES, Operand, Operatio
 from packager.backends.ccompiler.core.permutations import interleaves, makes_channels_last
 from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, plain, product
 
+# Elements between two that are written, which share no lines of the cache with their neighbors for long.
+SCATTERED = 64
 # The most boxes between operators: many become few pieces in the end.
 MOST_BETWEEN = 1024
 
@@ -125,8 +127,19 @@ def _compose(
         result = move.apply(parts)
     except CannotMoveError:
         return None
-    fits = len(result.boxes) <= MOST_BETWEEN and len(pieces_of(result)) <= MOST_BOXES
-    return (result, tuple(sources)) if fits else None
+    if len(result.boxes) > MOST_BETWEEN:
+        return None
+    pieces = pieces_of(result)
+    chained = any(use.tensor.index in moved for use in uses)
+    scattered = chained and isinstance(move, Permute) and len(pieces) > 1 and any(map(_is_scattered, pieces))
+    return None if scattered or len(pieces) > MOST_BOXES else (result, tuple(sources))
+
+
+def _is_scattered(piece: Piece) -> bool:
+    """Whether a copy reads runs and writes single elements far apart: two copies, of runs and of tiles, take less."""
+    runs = [loop.target for loop in piece.loops if equal(loop.source, 1) and not equal(loop.extent, 1)]
+    far = any(isinstance(target, int) and target >= SCATTERED for target in runs)
+    return far and not any(equal(loop.target, 1) for loop in piece.loops)
 
 
 def _place(sources: list[Use], source: Use) -> int:

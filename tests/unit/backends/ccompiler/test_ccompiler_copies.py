@@ -189,3 +189,18 @@ def test_broadcasts_alone(shape: tuple[int, ...], tmp_path: Path) -> None:
     run = Runner(partition([variable("x", shape)], lambda e, x: e(op.broadcast_to(x, [4, 2, 5, 3]))), tmp_path)
     x = numbers(shape)
     np.testing.assert_array_equal(run(x), np.broadcast_to(x, (4, 2, 5, 3)))
+
+
+def test_single_elements_far_apart_are_not_written_one_by_one(tmp_path: Path) -> None:
+    """Phases of a transposed convolution, channels first in the end: two copies, of runs and of tiles."""
+    arguments = [variable(f"x{phase}", (2, 6, 5, 21)) for phase in range(4)]
+
+    def body(e: Body, *phases: Any) -> Any:
+        rows = e(op.reshape(e(op.concat(phases, 3)), [2, 6, 20, 21]))
+        return e(op.permute_dims(rows, [0, 3, 1, 2]))
+
+    run = Runner(partition(arguments, body), tmp_path)
+    arrays = [numbers((2, 6, 5, 21)) + 10000 * phase for phase in range(4)]
+    wanted = np.stack(arrays, 3).reshape(2, 6, 20, 21).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(run(*arrays), wanted)
+    assert len(run.group.functions) == 2

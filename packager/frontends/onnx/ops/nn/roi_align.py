@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
+from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, opset, text
@@ -75,27 +75,53 @@ def _roi_align(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], 
 
 
 def _fixed(builder: Any, inputs: Sequence[Any], axes: Sequence[_Axis], samples: int, *, mean: bool) -> Any:
-    """Return the result with ``samples`` by ``samples`` of each bin."""
-    rows, columns = axes
+    """Return the result with ``samples`` by ``samples`` of each bin.
+
+    Neighbors and their weights are computed once for all channels, which are last meanwhile: vectors run along them.
+    """
+    data, *regions = inputs
 
     def compute(x: Any, roi: Any, batch: Any) -> Any:
-        sy, sx = (te.reduce_axis((0, samples), name=name) for name in ("sy", "sx"))
-        corner = te.reduce_axis((0, 4), name="corner")
-        count = tirx.const(samples, "int32")
+        pairs = [_tables(axis, roi, samples, extent) for axis, extent in zip(axes, x.shape[1:3], strict=True)]
+        (down, weight_down), (right, weight_right) = pairs
+        sy, sx = (te.reduce_axis((0, 2 * samples), name=name) for name in ("sy", "sx"))
 
-        def element(r: Any, c: Any, oy: Any, ox: Any) -> Any:
-            y, z = (axis.point(axis.span(lambda at: roi(r, at)), index, sample, count, extent) for axis, index, sample,
-                    extent in ((rows, oy, sy, x.shape[2]), (columns, ox, sx, x.shape[3])))  # fmt: skip
-            part = _neighbor(y, z, corner // 2, corner % 2, lambda *at: x(batch(r), c, *at), rows)
-            return (te.sum if mean else te.max)(part, axis=[sy, sx, corner])
+        def element(r: Any, oy: Any, ox: Any, c: Any) -> Any:
+            weight, place = weight_down(r, oy, sy) * weight_right(r, ox, sx), (down(r, oy, sy), right(r, ox, sx))
+            # Whatever is read of a sample that is outside, it is no part of the bin.
+            part = tirx.Select(weight == 0, axes[0].number(0.0), weight * x(batch(r), *place, c))
+            return (te.sum if mean else te.max)(part, axis=[sy, sx])
 
-        result = te.compute((roi.shape[0], x.shape[1], rows.bins, columns.bins), element, name="samples")
+        shape = (roi.shape[0], axes[0].bins, axes[1].bins, x.shape[3])
+        result = te.compute(shape, element, name="samples")
         if not mean:
             return result
-        total = rows.number(float(samples * samples))
+        total = axes[0].number(float(samples * samples))
         return te.compute(result.shape, lambda *i: result(*i) / total, name="roi_align")
 
-    return builder.call_te(compute, *inputs, primfunc_name_hint="roi_align")
+    last = builder.emit(relax.op.permute_dims(data, [0, 2, 3, 1]))
+    result = builder.emit(builder.call_te(compute, last, *regions, primfunc_name_hint="roi_align"))
+    return relax.op.permute_dims(result, [0, 3, 1, 2])
+
+
+def _tables(axis: _Axis, roi: Any, samples: int, extent: Any) -> tuple[Any, Any]:
+    """Return the neighbors of all samples along an axis, [regions, bins, 2 * samples], and their weights; those of a
+    sample that is outside are 0."""
+    shape = (roi.shape[0], axis.bins, 2 * samples)
+    count, one, zero = tirx.const(samples, "int32"), axis.number(1.0), axis.number(0.0)
+
+    def at(r: Any, index: Any, neighbor: Any) -> _Point:
+        return axis.point(axis.span(lambda place: roi(r, place)), index, neighbor // 2, count, extent)
+
+    def place(r: Any, index: Any, neighbor: Any) -> Any:
+        _, low, _, most = at(r, index, neighbor)
+        return tirx.min(low + (neighbor % 2).astype("int64"), most)
+
+    def weight(r: Any, index: Any, neighbor: Any) -> Any:
+        inside, _, rest, _ = at(r, index, neighbor)
+        return tirx.Select(inside, tirx.Select(neighbor % 2 == 1, rest, one - rest), zero)
+
+    return te.compute(shape, place, name="neighbors"), te.compute(shape, weight, name="weights")
 
 
 def _neighbor(y: _Point, z: _Point, down: Any, right: Any, read: Callable[..., Any], axis: _Axis) -> Any:
