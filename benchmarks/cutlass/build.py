@@ -102,7 +102,9 @@ STEM_TRIAL = (
 )
 
 
-def build(folder: Path, problems: Sequence[Problem], *, kernels: int, jobs: int, trial: bool = False) -> None:
+def build(
+    folder: Path, problems: Sequence[Problem], *, kernels: int, jobs: int, home: str = "", trial: bool = False
+) -> None:
     """Compile the first kernels of each problem, or all (0), and write what the other half needs.
 
     ``trial``: also those of tiles that packager does not choose from.
@@ -114,14 +116,16 @@ def build(folder: Path, problems: Sequence[Problem], *, kernels: int, jobs: int,
     print(f"{len(chosen)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
     plan = {name: [config.name for config in each] for name, each in chosen.items()}
     tiles = "heuristic" if kernels else "all"
-    make_kernels(folder, configs, {"arch": SM90A, "tiles": tiles, "kernels": plan}, jobs=jobs)
+    make_kernels(folder, configs, {"arch": SM90A, "tiles": tiles, "kernels": plan}, jobs=jobs, home=home)
     nbytes = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{folder}: {nbytes / 1e6:.1f} MB")
 
 
-def make_kernels(folder: Path, configs: Mapping[str, Any], described: Mapping[str, Any], *, jobs: int) -> None:
+def make_kernels(
+    folder: Path, configs: Mapping[str, Any], described: Mapping[str, Any], *, jobs: int, home: str = ""
+) -> None:
     """Compile kernels, by their names, and link their host's halves; kernels.json, which comes last, describes them."""
-    toolkit, cutlass, toolchain = find_cuda_toolkit(""), find_cutlass(), find_toolchain("x86_64")
+    toolkit, cutlass, toolchain = find_cuda_toolkit(home), find_cutlass(), find_toolchain("x86_64")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         work = Path(temporary)

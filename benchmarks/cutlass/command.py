@@ -112,6 +112,7 @@ class Benchmark:
         text = "also convolutions by tiles that packager does not choose from"
         builder.add_argument("--trial", action="store_true", help=text)
         builder.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+        builder.add_argument("--home", default="", help="folder of a CUDA toolkit; default: the wheels")
         runner.add_argument("--rounds", type=int, default=15, help="replays of each graph; default: 15")
         runner.add_argument("--check", action="store_true", help="time nothing")
         options = parser.parse_args()
@@ -124,5 +125,6 @@ class Benchmark:
         from benchmarks.cutlass.build import build
 
         chosen = [problem for _, problem in problems]
-        build(options.output, chosen, kernels=options.kernels, jobs=options.jobs, trial=options.trial)
+        kinds = {"home": options.home, "trial": options.trial}
+        build(options.output, chosen, kernels=options.kernels, jobs=options.jobs, **kinds)
         return 0

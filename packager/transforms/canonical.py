@@ -1,8 +1,8 @@
 """Brings an imported model into the form that it has whichever exporter wrote it, before its precision is converted.
 
 Batch norms become a scale and a shift, which are folded into the convolution before them; normalizations of rows and of
-groups become one operator, and attention is written in one way. On CPUs the backends match attention as it is, and
-``prepare`` folds what it folds here.
+groups become one operator, attention is written in one way, and products of the same few rows become one. On CPUs the
+backends match attention as it is, and ``prepare`` folds what it folds here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.canonical_attention import canonical_attention
 from packager.transforms.simplify.gathers import simplify_gathers
 from packager.transforms.simplify.group_norms import group_norms_as_rows
+from packager.transforms.simplify.merge_products import merge_products
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
+from packager.transforms.simplify.unit_axes import reshape_unit_axes
 
 _R = relax.transform
 _TIDY = [_R.CanonicalizeBindings(), _R.EliminateCommonSubexpr(), _R.CanonicalizeBindings(), _R.DeadCodeElimination()]
@@ -34,4 +36,6 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_rows=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = canonical_attention(replace(model, module=module))
+    module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
+    module = merge_products(replace(model, module=module))
     return replace(model, module=name_result(module, result))

@@ -16,12 +16,12 @@
 
 namespace pk {
 
-constexpr int kSplitWarps = 8, kSplitRows = 16, kSplitThreads = 32 * kSplitWarps;
+constexpr int kSplitWarps = 4, kSplitRows = 16, kSplitThreads = 32 * kSplitWarps;
 /* Of values, a block has at most so many dims. */
 constexpr int kSplitValues = 128;
 /* Partial results of one problem that the workspace has room for, and the counters before them: they are zero before a
- * launch, and after it. */
-constexpr int64_t kSplitBlocks = 384, kSplitCounters = 1 << 14;
+ * launch, and after it. Those of a row are at most so many. */
+constexpr int64_t kSplitBlocks = 768, kSplitCounters = 1 << 14, kSplitMost = 128;
 
 struct SplitParams {
   const void *q, *k, *v, *bias;
@@ -35,7 +35,7 @@ struct SplitParams {
   int32_t causal, pairs;
 };
 
-/* A merged row: the greatest score, the sum of exponentials, and the values' sum, all relative to the first. */
+/* Floats of a partial row: sums of values, then the greatest score and the sum of exponentials, relative to it. */
 __host__ __device__ inline int split_row(int values) { return values + 2; }
 
 #if !defined(PK_HOST) || defined(PK_SIMT)
@@ -75,21 +75,36 @@ __device__ inline bool is_masked(uint32_t pair) {
   return pair == none;
 }
 
-/* Sums `count` partial rows up: `at(i, place)` is number `place` of the i-th. */
-template <class At>
-__device__ inline float merge(int count, int values, int dim, float *greatest, float *total, At const &at) {
-  float most = -INFINITY;
-  for (int i = 0; i < count; i++) most = fmaxf(most, at(i, values));
-  float sum = 0.0f, weights = 0.0f;
-  for (int i = 0; i < count; i++) {
-    const float mine = at(i, values);
-    const float factor = mine == -INFINITY ? 0.0f : exp2_of((mine - most) * kLog2OfE);
-    sum += factor * at(i, dim);
-    weights += factor * at(i, values + 1);
+/* Merges `count` partial results of rows: `load(i, place)` is a float of the i-th, `store(row, dim, sum)` takes a
+ * merged one. A warp has a row for its factors, then all threads of `shares` blocks have elements. Of a row with no key
+ * all factors are 0. */
+template <class Load, class Store>
+__device__ inline void split_merge(int count, int rows, int values, float *factors, float *stats, Load const &load,
+                                   Store const &store, int share = 0, int shares = 1) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row_size = split_row(values);
+  for (int row = warp; row < rows; row += kSplitWarps) {
+    const int place = row * row_size + values;
+    float most = -INFINITY, total = 0.0f;
+    for (int i = lane; i < count; i += 32) most = fmaxf(most, load(i, place));
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) most = fmaxf(most, shuffle_xor(most, mask));
+    for (int i = lane; i < count; i += 32) {
+      const float mine = load(i, place), factor = mine == -INFINITY ? 0.0f : exp2_of((mine - most) * kLog2OfE);
+      factors[i * rows + row] = factor;
+      total += factor * load(i, place + 1);
+    }
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
+    if (lane == 0) stats[2 * row] = most, stats[2 * row + 1] = total;
   }
-  *greatest = most;
-  *total = weights;
-  return sum;
+  __syncthreads();
+  for (int at = threadIdx.x + share * kSplitThreads; at < rows * values; at += shares * kSplitThreads) {
+    const int row = at / values, dim = at % values;
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int i = 0; i < count; i++) sum += factors[i * rows + row] * load(i, row * row_size + dim);
+    store(row, dim, sum);
+  }
 }
 
 /* kCluster: the blocks along x are a cluster. kDepth is a bound of both head dims. */
@@ -142,39 +157,44 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
       for (int i = 0; i < 2; i++) to[j][i] = split_bias<Type>(p, mine[i], key, keys);
     }
   };
-  int step = split * kSplitWarps + warp;
-  if (p.bias != nullptr && step < steps) load_bias(bias, step);
-  bool live = true;  // known of all steps but the first: whether a bias leaves one of its keys
-  for (; step < steps; step += workers) {
-    const int first = step * kStep;
-    uint4 kk[kTiles][kChunks], vv[kStep / 16][kSpans][4];
-    if (live) {
+  uint4 kk[kTiles][kChunks], vv[kStep / 16][kSpans][4];
+  auto load_keys = [&](int step) {
 #pragma unroll
-      for (int j = 0; j < kTiles; j++) {
-        const int key = first + 8 * j + g;
+    for (int j = 0; j < kTiles; j++) {
+      const int key = step * kStep + 8 * j + g;
 #pragma unroll
-        for (int c = 0; c < kChunks; c++) {
-          const int dim = 32 * c + 8 * t;
-          kk[j][c] = key < keys && dim < p.depth ? load_once(k + key * p.k_strides[1] + dim) : zero;
-        }
+      for (int c = 0; c < kChunks; c++) {
+        const int dim = 32 * c + 8 * t;
+        kk[j][c] = key < keys && dim < p.depth ? load_once(k + key * p.k_strides[1] + dim) : zero;
       }
+    }
+  };
+  auto load_values = [&](int step) {
 #pragma unroll
-      for (int i = 0; i < kStep / 16; i++) {
+    for (int i = 0; i < kStep / 16; i++) {
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-          const int key = first + 16 * i + 2 * t + n % 2 + n / 2 * 8;
+      for (int n = 0; n < 4; n++) {
+        const int key = step * kStep + 16 * i + 2 * t + n % 2 + n / 2 * 8;
 #pragma unroll
-          for (int c = 0; c < kSpans; c++) {
-            const int dim = 64 * c + 8 * g;
-            vv[i][c][n] = key < keys && dim < values ? load_once(v + key * p.v_strides[1] + dim) : zero;
-          }
+        for (int c = 0; c < kSpans; c++) {
+          const int dim = 64 * c + 8 * g;
+          vv[i][c][n] = key < keys && dim < values ? load_once(v + key * p.v_strides[1] + dim) : zero;
         }
       }
     }
-    const bool has_next = step + workers < steps;
-    if (p.bias != nullptr && has_next) load_bias(next_bias, step + workers);
+  };
+  int step = split * kSplitWarps + warp;
+  bool live = true;  // known of all steps but the first: whether a bias leaves one of its keys
+  if (step < steps) {
+    if (p.bias != nullptr) load_bias(bias, step);
+    load_keys(step), load_values(step);
+  }
+  // Keys and values of the next step are loaded as soon as the registers are free: loads are always under way.
+  for (; step < steps; step += workers) {
+    const int first = step * kStep, next = step + workers;
+    if (p.bias != nullptr && next < steps) load_bias(next_bias, next);
+    float scores[kTiles][4] = {};
     if (live) {
-      float scores[kTiles][4] = {};
 #pragma unroll
       for (int c = 0; c < kChunks; c++) {
         const uint4 q0 = kKeepsQ ? q[kKeepsQ ? c : 0][0] : query(0, c),
@@ -185,6 +205,16 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
           mma<Type>(scores[j], q0.z, q1.z, q0.w, q1.w, kk[j][c].z, kk[j][c].w);
         }
       }
+    }
+    bool next_live = next < steps;
+    if (p.bias != nullptr && next_live) {
+      bool any = false;
+#pragma unroll
+      for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(next_bias[j][0]) || !is_masked<Type>(next_bias[j][1]);
+      next_live = any_lane(any);
+    }
+    if (next_live) load_keys(next);
+    if (live) {
       float top[2] = {most[0], most[1]};
 #pragma unroll
       for (int j = 0; j < kTiles; j++) {
@@ -244,21 +274,15 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
         }
       }
     }
-    if (p.bias != nullptr && has_next) {
-      bool any = false;
+    if (next_live) load_values(next);
+    live = next_live;
 #pragma unroll
-      for (int j = 0; j < kTiles; j++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) any |= !is_masked<Type>(bias[j][i] = next_bias[j][i]);
-      }
-      live = any_lane(any);
-    }
+    for (int j = 0; j < kTiles; j++) bias[j][0] = next_bias[j][0], bias[j][1] = next_bias[j][1];
   }
 
-  // A row of a warp, then of the block: values, the greatest score, the sum of exponentials.
-  float *warps = reinterpret_cast<float *>(memory);
   const int row_size = split_row(values), slot = rows * row_size;
-  float *block = warps + kSplitWarps * slot;
+  float *warps = reinterpret_cast<float *>(memory), *block = warps + kSplitWarps * slot;
+  float *factors = block + slot, *stats = factors + kSplitMost * rows;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     total[i] += shuffle_xor(total[i], 1);
@@ -283,50 +307,41 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   Storage *o = static_cast<Storage *>(p.o);
   auto store = [&](int row, int dim, float sum, float weights) {
     const SplitRow place = split_row_of(p, row_tile * kSplitRows + row, shared_head, batch);
-    o[place.o + first_value + dim] = Type::narrow(weights > 0.0f ? sum / weights : 0.0f);
+    o[place.o + first_value + dim] = Type::narrow(weights == 0.0f ? 0.0f : sum / weights);
   };
-  float *partial = splits == 1 || kCluster ? block : p.partial + (int64_t(tile) * splits + split) * slot;
-  for (int at = threadIdx.x; at < rows * values; at += kSplitThreads) {
-    const int row = at / values, dim = at % values;
-    float greatest, weights;
-    const float sum = merge(kSplitWarps, values, dim, &greatest, &weights,
-                            [&](int i, int place) { return warps[i * slot + row * row_size + place]; });
-    if (splits == 1) {
-      store(row, dim, sum, weights);
-      continue;
-    }
-    partial[row * row_size + dim] = sum;
-    if (dim == 0) partial[row * row_size + values] = greatest, partial[row * row_size + values + 1] = weights;
+  auto of_warp = [&](int i, int place) { return warps[i * slot + place]; };
+  auto finish = [&](int row, int dim, float sum) { store(row, dim, sum, stats[2 * row + 1]); };
+  if (splits == 1) {
+    split_merge(kSplitWarps, rows, values, factors, stats, of_warp, finish);
+    return;
   }
-  if (splits == 1) return;
-
+  float *partial = kCluster ? block : p.partial + (int64_t(tile) * splits + split) * slot;
+  split_merge(kSplitWarps, rows, values, factors, stats, of_warp, [&](int row, int dim, float sum) {
+    partial[row * row_size + dim] = sum;
+    if (dim < 2) partial[row * row_size + values + dim] = stats[2 * row + dim];
+  });
   if constexpr (kCluster) {
     cluster_sync();
-    for (int at = threadIdx.x + split * kSplitThreads; at < rows * values; at += splits * kSplitThreads) {
-      const int row = at / values, dim = at % values;
-      float greatest, weights;
-      const float sum = merge(splits, values, dim, &greatest, &weights,
-                              [&](int i, int place) { return of_block(block + row * row_size + place, i); });
-      store(row, dim, sum, weights);
-    }
+    // Each block finishes every so many rows' elements; all compute the factors.
+    split_merge(
+        splits, rows, values, factors, stats, [&](int i, int place) { return of_block(block + place, i); }, finish,
+        split, splits);
     cluster_sync();  // no block ends while another reads its memory
   } else {
-    volatile uint32_t *last = reinterpret_cast<uint32_t *>(memory);
+    volatile uint32_t *last = reinterpret_cast<uint32_t *>(stats);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) *last = atomicAdd(p.arrived + tile, 1u) == uint32_t(splits - 1);
     __syncthreads();
-    if (*last == 0) return;
+    const bool is_last = *last != 0;
+    __syncthreads();
+    if (!is_last) return;
     __threadfence();
     if (threadIdx.x == 0) p.arrived[tile] = 0;
     const float *from = p.partial + int64_t(tile) * splits * slot;
-    for (int at = threadIdx.x; at < rows * values; at += kSplitThreads) {
-      const int row = at / values, dim = at % values;
-      float greatest, weights;
-      const float sum = merge(splits, values, dim, &greatest, &weights,
-                              [&](int i, int place) { return __ldcg(from + i * slot + row * row_size + place); });
-      store(row, dim, sum, weights);
-    }
+    split_merge(
+        splits, rows, values, factors, stats, [&](int i, int place) { return __ldcg(from + i * slot + place); },
+        finish);
   }
 }
 #endif
@@ -341,7 +356,7 @@ inline bool split_takes(const void *pointer, const int64_t (&strides)[3]) {
 
 /* The most shared memory that a launch asks for. */
 constexpr uint32_t split_shared(int64_t rows, int64_t values) {
-  return uint32_t((kSplitWarps + 1) * rows * (values + 2) * sizeof(float));
+  return uint32_t(rows * ((kSplitWarps + 1) * (values + 2) + kSplitMost + 2) * sizeof(float));
 }
 
 /* cluster: the number of blocks of one, or 0. */
@@ -381,11 +396,10 @@ inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &
   const int64_t values = p.value_depth < kSplitValues ? p.value_depth : kSplitValues;
   int64_t splits = cluster;
   if (cluster == 0) {
-    // Enough blocks for all multiprocessors, each warp with a step.
-    const int64_t step = kSplitWarps * (depth <= 64 ? 32 : 16), most = (problem.keys + step - 1) / step;
-    splits = (device->num_sms + all - 1) / all;
-    splits = splits < most ? splits : most;
-    splits = splits < kSplitBlocks / all ? splits : kSplitBlocks / all;
+    // Two blocks for each multiprocessor, and two steps for each warp.
+    const int64_t step = 2 * kSplitWarps * (depth <= 64 ? 32 : 16), most = (problem.keys + step - 1) / step;
+    splits = (2 * device->num_sms + all - 1) / all;
+    for (const int64_t bound : {most, kSplitBlocks / all, kSplitMost}) splits = splits < bound ? splits : bound;
     if (splits < 1 || problem.workspace == nullptr || all * int64_t(sizeof(uint32_t)) > kSplitCounters) splits = 1;
     p.arrived = static_cast<uint32_t *>(problem.workspace);
     p.partial = reinterpret_cast<float *>(static_cast<char *>(problem.workspace) + kSplitCounters);

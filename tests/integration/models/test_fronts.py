@@ -242,6 +242,14 @@ LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rms one": (Rms(one=True), ()),
     "layer norm": (nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)), ()),
 }
+FEW = (torch.randn(1, 3, WIDTH),)
+GROUPS = Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=2)
+LAYERS |= {
+    "swiglu of few rows": (Gated(F.silu), FEW),
+    "two swiglus of few rows": (nn.Sequential(Gated(F.silu), Rms(), Gated(F.relu)), FEW),
+    "groups of few rows": (GROUPS, FEW),
+    "groups of one row": (GROUPS, (torch.randn(2, 1, WIDTH),)),
+}
 FORMS |= {name: (module, inputs or (torch.randn(BATCH, ROWS, WIDTH),)) for name, (module, inputs) in LAYERS.items()}
 for name, (module, masks) in list(FORMS.items()):
     if name not in LAYERS:
@@ -258,7 +266,9 @@ KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     ({"conv2d": 1}, ("group norm silu conv", "conv group norm")),
     ({}, ("transposed conv bn", "conv1d bn")),
     ({"dense": 3}, ("swiglu", "reglu")),
-    ({"dense": 2}, ("geglu", "geglu tanh")),
+    ({"dense": 2}, ("geglu", "geglu tanh", "swiglu of few rows")),
+    ({"dense": 5}, ("two swiglus of few rows",)),
+    ({"attention": 1, "dense": 2}, ("groups of one row", "groups of few rows")),
     ({"dense": 1}, ("rms", "rms one", "layer norm")),
 )
 TAKEN = {name: kinds for kinds, names in KINDS for name in names}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_SPLIT_QUERIES, LEAST_SPLIT_KEYS = 16, 256
 # What a block of a cluster may read: a multiprocessor reads some 50 bytes in a nanosecond, exchange through memory
 # takes two microseconds.
-MOST_CLUSTER_BYTES = 1 << 17
+MOST_CLUSTER_BYTES = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,12 @@ def _has_few_rows(attention: Attention) -> bool:
 
 
 def _fits_clusters(attention: Attention) -> bool:
-    """Whether clusters of one for each head of keys and 16 rows read as fast as all multiprocessors would."""
-    batch, keys = (extent if isinstance(extent, int) else 1024 for extent in (attention.batch, attention.keys))
+    """Whether clusters, one for each head of keys and 16 rows, are one wave and read as fast as all multiprocessors."""
+    batch = attention.batch if isinstance(attention.batch, int) else 8
+    keys = attention.keys if isinstance(attention.keys, int) else 1024
     tiles = batch * attention.heads // attention.k.group * -(-attention.k.group * attention.queries // 16)
     nbytes = 2 * keys * (attention.depth + attention.value_depth) // CLUSTER
-    return tiles * CLUSTER >= 132 or nbytes <= MOST_CLUSTER_BYTES
+    return tiles * CLUSTER <= 4 * 132 and (tiles * CLUSTER >= 132 or nbytes <= MOST_CLUSTER_BYTES)
 
 
 def _is_small(attention: Attention) -> bool:
@@ -115,6 +116,8 @@ def _is_small(attention: Attention) -> bool:
     heads = attention.heads * (attention.batch if isinstance(attention.batch, int) else 8)
     if attention.depth > 64:
         return heads * keys <= 64 * 132
+    if attention.depth > 32 and keys >= 2048:
+        return False
     if attention.causal:
         return not (keys >= 1024 and heads <= 64)
     return not (keys <= 128 and heads >= 256)

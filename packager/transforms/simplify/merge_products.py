@@ -1,0 +1,87 @@
+"""Makes one product of those that read the same few rows: gate and up, and queries, keys and values behind rotations.
+
+The time of a product of few rows is that of reading its weights and of starting it: one of all columns takes less than
+several. The weights become one constant, computed from theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.graph.dataflow import Dataflow, operator_of, shape_of
+from packager.graph.identity import IdentityMap, IdentitySet
+from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.ir.model import ImportedModel
+
+MOST_ROWS = 8
+_TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
+
+
+def merge_products(model: ImportedModel) -> tvm.IRModule:
+    """Return the module of ``model`` with one product for all of the same rows, at most 8, with constant matrices."""
+    main, num_inputs = model.module["main"], len(model.signature.inputs)
+    flow, parameters = Dataflow(main), IdentitySet(main.params[num_inputs:])
+    groups: IdentityMap[list[Any]] = IdentityMap()
+    for variable in flow.variables:
+        if _is_mergeable(flow, flow.value(variable), parameters):
+            groups.setdefault(flow.value(variable).args[0], []).append(variable)
+    merged: IdentityMap[list[Any]] = IdentityMap()  # from a product to the bindings that replace its own
+    for products in groups.values():
+        alike = [each for each in products if str(each.ty.dtype) == str(products[0].ty.dtype)]
+        if len(alike) > 1:
+            for product, bindings in zip(alike, _replaced(flow, alike), strict=True):
+                merged[product] = bindings
+    if not len(merged):
+        return model.module
+    module = map_bindings(model.module, lambda binding: merged.get(binding.var, [binding]))
+    return tvm.transform.Sequential(_TIDY)(module)
+
+
+def _is_mergeable(flow: Dataflow, call: Any, parameters: IdentitySet) -> bool:
+    """Whether it is a product of few rows with a constant matrix, or one that is transposed."""
+    if operator_of(call) != "matmul":
+        return False
+    transposed = flow.call(call.args[1], "permute_dims")
+    if (call.args[1] if transposed is None else transposed.args[0]) not in parameters:
+        return False
+    rows, matrix = (shape_of(call.args[0]) or ())[:-1], shape_of(call.args[1]) or ()
+    static = len(matrix) == 2 and all(isinstance(extent, int) for extent in (*rows, *matrix))
+    same_types = str(call.args[0].ty.dtype) == str(call.args[1].ty.dtype) == str(call.ty.dtype)
+    return static and same_types and len(rows) > 0 and math.prod(rows) <= MOST_ROWS and matrix[1] % 8 == 0
+
+
+def _replaced(flow: Dataflow, products: Sequence[Any]) -> list[list[Any]]:
+    """Return the bindings of each product as a slice of one, which comes before the first."""
+    first, builder = flow.value(products[0]), relax.BlockBuilder()
+    made: list[Any] = []
+
+    def bind(name: str, value: Any) -> Any:
+        value = builder.normalize(value)
+        variable = type(products[0])(name, value.ty)
+        made.append(relax.VarBinding(variable, value))
+        return variable
+
+    matrices = []
+    for product in products:
+        matrix = flow.value(product).args[1]
+        transposed = flow.call(matrix, "permute_dims")  # which may come later than the first product
+        matrices.append(
+            matrix
+            if transposed is None
+            else bind(f"{matrix.name}_t", relax.op.permute_dims(transposed.args[0], transposed.attrs.axes))
+        )
+    weights = bind(f"{products[0].name}_weights", relax.op.concat(matrices, axis=1))
+    whole = bind(f"{products[0].name}_merged", rebuild_call(first, first.args[0], weights))
+    axis, begin, found = len(whole.ty.shape.values) - 1, 0, []
+    for product in products:
+        end = begin + int(product.ty.shape.values[-1])
+        piece = builder.normalize(relax.op.strided_slice(whole, [axis], [begin], [end]))
+        found.append([*made, relax.VarBinding(product, piece)])
+        made.clear()
+        begin = end
+    return found
