@@ -168,6 +168,13 @@ def test_graphs_hold_an_engine_as_one_node(embedded: Path, stand_ins: Path) -> N
     assert "add a graph of 2 nodes" in told["recorded"]
 
 
+def test_graphs_are_changed_where_constants_are_swapped(embedded: Path, stand_ins: Path) -> None:
+    """Of each size when it is next run: refitting is once for all."""
+    told = run(embedded, stand_ins, [2, 3, 2], graph="on", swaps=[(5, 7, 11), (5, 13, 11)])
+    assert told["left"].split()[5] == "2"
+    assert told["recorded"].count(" to a graph of 2 nodes") == 4
+
+
 def test_an_engine_that_needs_more_memory_than_planned_allocates_it(stand_ins: Path, tmp_path: Path) -> None:
     bundle = build(tmp_path, plan(), workspace=4095)
     assert run(bundle, stand_ins, [2], graph="off")["outputs"] == [product(2)]
