@@ -39,12 +39,12 @@ def arrays() -> dict[str, Any]:
     return {name: rng.standard_normal(shape).astype(np.float32) / 8 for name, shape in SHAPES.items()}
 
 
-def build(folder: Path, *targets: str) -> Path:
+def build(folder: Path, *targets: str, place: str = "greedy") -> Path:
     model = onnx.parser.parse_model(MODEL)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays().items())
     onnx.save(model, folder / "model.onnx")
     targets = ("cuda -arch=sm_86", *targets)
-    return packager.build(folder / "model.onnx", folder / "model.so", targets=targets, golden=0)
+    return packager.build(folder / "model.onnx", folder / "model.so", targets=targets, golden=0, place=place)
 
 
 def finalized(bundle: Path, output: Path, **options: Any) -> FinalizeResult:
@@ -146,7 +146,8 @@ def test_what_finalize_refuses(pending: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cache")
 def test_an_engine_that_is_refused_leaves_no_copy(pending: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"  # answers what there is, and fails to build
-    python.write_text(f'#!/bin/sh\n[ $# = 3 ] && {{ echo "out of luck" >&2; exit 1; }}\nexec {sys.executable} "$@"\n')
+    fails = 'case "$3" in *.job) echo "out of luck" >&2; exit 1;; esac'
+    python.write_text(f'#!/bin/sh\n{fails}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     with pytest.raises(ToolchainError, match="none of 1 engines") as failure:
         finalized(pending, tmp_path / "out.so", python=python)
@@ -180,3 +181,16 @@ def test_the_targets_attributes_are_checked_together() -> None:
     assert "computes in the types" in refused("cuda -arch=sm_86", "tensorrt -library=tensorrt_rtx -precision=fp16")
     assert "optimization_level is 6" in refused("cuda -arch=sm_86", "tensorrt -optimization_level=6")
     assert "no timing cache" in refused("cuda -arch=sm_86", "tensorrt -timing_cache=/nowhere")
+
+
+def test_what_is_pending_is_in_no_trial(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="tensorrt has pending ones"):
+        build(tmp_path, f"{TARGET} -engines=pending", place="trial")
+
+
+def test_small_partitions_are_left(tmp_path: Path) -> None:
+    bundle = packager.inspect(build(tmp_path, "tensorrt -engines=pending -min_partition_flops=1000000000"))
+    assert bundle.manifest.choices == ()
+    assert read_engines(bundle.path) == ()
+    with pytest.raises(UsageError, match="it has no engines"):
+        finalized(bundle.path, tmp_path / "out.so")

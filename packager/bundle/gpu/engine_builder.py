@@ -1,7 +1,7 @@
 """Builds an engine: a script for a Python that has TensorRT's module, and need not have packager.
 
-``engine_builder.py MODULE`` prints what there is, as JSON; ``engine_builder.py MODULE JOB.json`` builds an engine of
-the ONNX model that the job names. What goes wrong is said on standard error. Runs in Python 3.6 and later.
+``engine_builder.py MODULE [GPU]`` prints what there is, as JSON; ``engine_builder.py MODULE JOB.json`` builds an engine
+of the ONNX model that the job names. What goes wrong is said on standard error. Runs in Python 3.6 and later.
 """
 
 import ctypes
@@ -59,6 +59,15 @@ def gpu(index: int) -> "tuple[int, str]":
     for number, attribute in zip(numbers, (_MAJOR, _MINOR)):  # noqa: B905
         driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
     return numbers[0].value * 10 + numbers[1].value, name.value.decode()
+
+
+def use_gpu(index: int) -> None:
+    """Have this process use another GPU than the first: the CUDA runtime takes the current context's."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or driver.cuCtxSetCurrent(context):
+        sys.exit(f"GPU {index} cannot be used")
 
 
 def make_logger(trt: Any) -> Any:
@@ -161,6 +170,8 @@ def build(trt: Any, job: "dict[str, Any]") -> "dict[str, Any]":
     arch, name = gpu(job["device"])
     if not arch and not job["archs"]:
         sys.exit("there is no GPU, which TensorRT needs to build engines")
+    if arch and not job["archs"]:
+        use_gpu(job["device"])
     logger = make_logger(trt)
     builder = trt.Builder(logger)
     network = make_network(trt, builder, job["settings"])
@@ -199,8 +210,8 @@ def main() -> None:
         trt = importlib.import_module(MODULES[sys.argv[1]])
     except (ImportError, OSError) as error:
         sys.exit(str(error))
-    if len(sys.argv) < 3:
-        arch, name = gpu(0)
+    if len(sys.argv) < 3 or sys.argv[2].isdigit():
+        arch, name = gpu(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
         print(json.dumps({"version": version_of(trt), "arch": arch, "gpu": name, "folders": folders_of(trt)}))
         return
     with open(sys.argv[2]) as file:  # noqa: PTH123

@@ -53,12 +53,12 @@ def module_of(library: str) -> str:
     return "tensorrt_rtx" if library == "tensorrt_rtx" else "tensorrt"
 
 
-def find_builder(python: Path, library: str) -> Builder | str:
-    """Return what builds engines for a library in this interpreter, or why nothing does."""
+def find_builder(python: Path, library: str, device: int = 0) -> Builder | str:
+    """Return what builds engines for a library in this interpreter, on this GPU, or why nothing does."""
     module = module_of(library)
     try:
         done = subprocess.run(
-            [python, SCRIPT, module], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+            [python, SCRIPT, module, str(device)], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{python} cannot be run: {error}"

@@ -93,7 +93,7 @@ def finalize(
     with received(progress):
         bundle = inspect(source)
         graphs = _pending(source, read_engines(source), read_graphs(bundle))
-        builder = _builder(Path(python or sys.executable), graphs)
+        builder = _builder(Path(python or sys.executable), graphs, device)
         archs = _archs(bundle.manifest) if builder.library == "tensorrt_rtx" else []
         if not archs and not builder.arch:
             raise UsageError("there is no GPU here: TensorRT builds engines on one like the target's")
@@ -133,8 +133,8 @@ def _pending(path: Path, records: Sequence[EngineRecord], graphs: dict[str, Engi
     return [graphs[key] for key in wanted]
 
 
-def _builder(python: Path, graphs: Sequence[EngineGraph]) -> Builder:
-    found = find_builder(python, graphs[0].library)
+def _builder(python: Path, graphs: Sequence[EngineGraph], device: int) -> Builder:
+    found = find_builder(python, graphs[0].library, device)
     if isinstance(found, str):
         raise UsageError(
             f"there is no TensorRT: {found}",

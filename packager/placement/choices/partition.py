@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from packager.backends.base import Target
 from packager.bundle.selection import Alternative, PlacementChoice, PlacementPlan, PlacementRecord, Rule
+from packager.errors import UsageError
 from packager.ir.model import PreparedModel
 from packager.ir.primitives import Partition
 from packager.placement.choices.candidates import CoverFinder, find_candidates
@@ -108,7 +109,8 @@ def partition_choices(
     """Partition a model with the alternatives of each region that ``choose`` returns; a dry run as in ``partition``.
 
     What a backend gives back when it compiles is given to others, as in a greedy placement: layouts and classes are
-    found again without it. Raises BackendError, and any error of a backend or of ``choose``.
+    found again without it. Raises BackendError, UsageError for a trial of what is pending, and any error of a backend
+    or of ``choose``.
     """
     refused: list[tuple[str, Partition]] = []
     answer = foresee if compile_partitions is None else checked(compile_partitions)
@@ -128,6 +130,11 @@ def partition_choices(
         given_back = [(verdict.backend, verdict.partition) for verdict in verdicts if verdict.given_back]
         if not given_back:
             pending = {out.kind for out in outputs if any(group.pending for group in out.groups.values())}
+            if rule == "trial" and pending:
+                raise UsageError(
+                    f"--place trial measures all alternatives, and {', '.join(sorted(pending))} has pending ones",
+                    hint="build without --place: packager finalize measures them",
+                )
             record = _record(rule, found, chosen, choosing.revision, pending)
             return Placement(placer.model_of(outputs, record), tuple(verdicts))
         refused += given_back
