@@ -264,17 +264,32 @@ static int32_t pk_trt_execute(const pk_trt_session_t *session, const pk_trt_cont
   return PK_TRT_EXECUTE;
 }
 
-static int32_t pk_trt_enqueue(pk_cuda_t *cuda, void *stream, const void *value) {
-  const uint64_t *problem = value;
-  char why[PK_TRT_TEXT_BYTES] = "";
+/* Makes what a run needs; of engines whose sizes runs say, all but the context. */
+static int32_t pk_trt_make_ready(pk_cuda_t *cuda, const uint64_t *problem, char why[PK_TRT_TEXT_BYTES]) {
   pk_trt_session_t *session;
   pk_trt_object_t *engine;
   pk_trt_context_t *context;
   int32_t status = pk_trt_keep(cuda, pk_trt_engine_of(problem), &session, why);
-  if (!status && problem[PK_TRT_WORD_MODE]) return 0;
+  if (status || session->engine->num_extents) return status;
+  status = pk_trt_current(cuda, session, problem, &engine, why);
+  return status ? status : pk_trt_find_context(session, engine, problem, NULL, &context, why);
+}
+
+static int32_t pk_trt_run_engine(pk_cuda_t *cuda, const uint64_t *problem, void *stream, char why[PK_TRT_TEXT_BYTES]) {
+  pk_trt_session_t *session;
+  pk_trt_object_t *engine;
+  pk_trt_context_t *context;
+  int32_t status = pk_trt_keep(cuda, pk_trt_engine_of(problem), &session, why);
   if (!status) status = pk_trt_current(cuda, session, problem, &engine, why);
   if (!status) status = pk_trt_find_context(session, engine, problem, stream, &context, why);
-  if (!status) status = pk_trt_execute(session, context, problem, stream, why);
+  return status ? status : pk_trt_execute(session, context, problem, stream, why);
+}
+
+static int32_t pk_trt_enqueue(pk_cuda_t *cuda, void *stream, const void *value) {
+  const uint64_t *problem = value;
+  char why[PK_TRT_TEXT_BYTES] = "";
+  const int32_t status =
+      problem[PK_TRT_WORD_MODE] ? pk_trt_make_ready(cuda, problem, why) : pk_trt_run_engine(cuda, problem, stream, why);
   if (status) pk_cuda_explain(cuda, status == PK_TRT_HOST_MEMORY ? "host memory cannot be allocated" : why);
   return status;
 }
@@ -324,22 +339,20 @@ static int pk_trt_is_empty(const uint64_t *problem) {
   return computed == 0;
 }
 
-/* `words` words; `given` is room for as many addresses as there are tensors. Sessions are made without runs of engines
- * whose sizes runs say: an execution context does work of its own in the first run of a size, which a graph that is
- * thrown away would lose. */
+/* `words` words; `given` is room for as many addresses as there are tensors. Sessions are made without runs of engines:
+ * an execution context may do work of its own in its first run, which a graph that is thrown away would lose. */
 static int32_t pk_trt_run(pk_cuda_t *cuda, uint64_t *problem, uint64_t words, uint64_t *given) {
   const pk_trt_engine_t *engine = pk_trt_engine_of(problem);
   const int preparing = pk_cuda_is_preparing(cuda);
   if (pk_trt_is_empty(problem)) return 0;
   if (engine->num_constants) problem[PK_TRT_WORD_CONSTANTS] = pk_cuda_constants_number(cuda);
-  problem[PK_TRT_WORD_MODE] = (uint64_t)(preparing && engine->num_extents > 0);
+  problem[PK_TRT_WORD_MODE] = (uint64_t)preparing;
   problem[PK_TRT_WORD_WORKSPACE] =
       (problem[PK_TRT_WORD_WORKSPACE] + PK_TRT_ALIGNMENT - 1) / PK_TRT_ALIGNMENT * PK_TRT_ALIGNMENT;
   memcpy(given, pk_trt_addresses(problem), (size_t)engine->num_tensors * sizeof *given);
   if (preparing) { /* where this fails, so does what follows, and is told */
     char why[PK_TRT_TEXT_BYTES];
-    pk_trt_session_t *session;
-    pk_trt_keep(cuda, engine, &session, why);
+    pk_trt_make_ready(cuda, problem, why);
   }
   int32_t status = pk_trt_move(cuda, problem, given, 0);
   if (!status) status = pk_cuda_enqueue(cuda, pk_trt_enqueue, problem, words * sizeof *problem);

@@ -74,7 +74,7 @@ def test_failures_are_in_the_words_of_the_library(environment: str, status: int,
     program = compile_program(tmp_path, "real.c", functions, SANITIZERS["address"])
     told = run(program, make_stand_in(tmp_path, version), **{environment: "1"}).splitlines()
     assert told[2].startswith(f"{status} {why}")
-    assert told[2] == told[4]
+    assert told[4] == told[2] if status != 8 else told[4].startswith("0 ")  # nothing is enqueued for a session to be
 
 
 def test_the_real_library_for_rtx_refuses_engines_without_a_gpu(tmp_path: Path) -> None:

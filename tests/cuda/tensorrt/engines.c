@@ -81,6 +81,8 @@ static void *run(void *argument) {
   for (int i = 0; i < 2 * MOST; ++i) m->a[i] = (float)i, m->b[i] = 100;
   cuda->preparing = 1;
   CHECK(!engine_sized(cuda, m->a, m->b, m->y, weights, m->workspace, MOST));
+  CHECK(!engine_static(cuda, m->a, m->y, m->workspace));
+  CHECK(m->y[1] == 0);
   CHECK(engine_pending(cuda, m->a, m->y, m->workspace) == 1);
   cuda->preparing = 0;
   for (int turn = 0; turn < 2; ++turn) {
