@@ -23,6 +23,8 @@ from packager.placement.outline import Group
 
 # The operators of a region that its problem names.
 SHOWN_OPERATORS = 8
+# More operators of a group than these are not all in its name.
+MOST_NAMED = 100
 
 
 @dataclass(frozen=True)
@@ -134,4 +136,6 @@ def name_covers(graph: FlatMain, found: RegionClass, generator: str) -> list[tup
 
 def _joined(operators: Sequence[str], places: Sequence[int]) -> str:
     shown = [operators[place] for place in places if operators[place] != "TupleGetItem"]
+    if len(shown) > MOST_NAMED:  # a whole model
+        shown = [*shown[:SHOWN_OPERATORS], "...", f"{len(shown)} operators"]
     return "+".join(shown or ["TupleGetItem"])
