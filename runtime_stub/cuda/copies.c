@@ -5,6 +5,10 @@
 
 void pk_cuda_explain(pk_cuda_t *cuda, const char *why) { snprintf(cuda->said, PK_SAID_BYTES, "%s", why); }
 
+void pk_cuda_do_without(pk_cuda_t *cuda, const pk_library_t *library) {
+  if (cuda->mode == PK_PREPARE) cuda->session->unsuitable = library;
+}
+
 uint64_t pk_cuda_constants_number(const pk_cuda_t *cuda) { return cuda->session->constants.version; }
 
 int32_t pk_cuda_is_swapped(const pk_cuda_t *cuda, const void *constant) {

@@ -23,6 +23,8 @@
 
 #include <stdint.h>
 
+#include "packager_library.h"
+
 /* One run on one device: stream, kernels, and whether calls are launched, captured, compared or timed. */
 typedef struct pk_cuda pk_cuda_t;
 
@@ -120,6 +122,10 @@ int32_t pk_cuda_is_preparing(const pk_cuda_t *cuda);
 /* Says why work fails, in the words of the library, right before `enqueue` or the primitive function returns a status:
  * the error of the run quotes it. The text is copied. */
 void pk_cuda_explain(pk_cuda_t *cuda, const char *why);
+
+/* Says that a library which is open is of no use on this device, before a status is returned while a session is made:
+ * the session is then made without it, if its choices allow that, and warns. */
+void pk_cuda_do_without(pk_cuda_t *cuda, const pk_library_t *library);
 
 /* For libraries that hold copies of constants. A session can swap constants between runs: the number of the constants
  * that this run has is part of a problem whose work depends on copies, because the address of a swapped one may be that

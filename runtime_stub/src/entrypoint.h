@@ -66,6 +66,8 @@ typedef struct {
 typedef struct {
   /* pk_open_libraries; bundles without libraries are linked without it. */
   int32_t (*open)(const packager_session_options_t *options, uint8_t *selection);
+  /* pk_avoid_library */
+  int32_t (*avoid)(const pk_library_t *library, const packager_session_options_t *options, uint8_t *selection);
   const char *texts;                    /* the section .packager.libraries: what is opened */
   const pk_library_t *const *libraries; /* [num_libraries] in the order of the texts */
   const pk_library_use_t *uses;         /* [num_uses] */
@@ -219,6 +221,8 @@ static inline void pk_returned(const pk_call_t *call, int32_t number) {
 /* Opens the libraries that a session with this selection calls. Where one is missing, the selection takes alternatives
  * without it, unless the caller gave it; if there are none, the session is refused. */
 int32_t pk_open_libraries(const packager_session_options_t *options, uint8_t *selection);
+/* Has the selection do without a library that is open, and warns with the thread's message. Returns whether it can. */
+int32_t pk_avoid_library(const pk_library_t *library, const packager_session_options_t *options, uint8_t *selection);
 
 /* The functions of the table. The rendered entrypoint fills a `static const packager_bundle_v1_t` with them and
  * with what pk_model says, so that the table is constant data, and returns its address. */

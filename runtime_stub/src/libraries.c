@@ -308,3 +308,16 @@ int32_t pk_open_libraries(const packager_session_options_t *options, uint8_t *se
   }
   return PACKAGER_OK;
 }
+
+int32_t pk_avoid_library(const pk_library_t *library, const packager_session_options_t *options, uint8_t *selection) {
+  int32_t number = 0;
+  while (number < pk_model.loaded->num_libraries && pk_model.loaded->libraries[number] != library) ++number;
+  if (number == pk_model.loaded->num_libraries || options->selection) return 0;
+  if (!any_use(number, selection) || !avoid(number, selection, 0)) return 0;
+  avoid(number, selection, 1);
+  char message[PK_MESSAGE_BYTES + 64];
+  snprintf(message, sizeof message, "%s: slower alternatives are used, without a library: %s", pk_model.name,
+           pk_thread_error());
+  say(options, PACKAGER_LOG_WARNING, message);
+  return 1;
+}

@@ -86,7 +86,8 @@ struct packager_session {
   void **outputs;        /* [num_outputs] */
   uint64_t *input_bytes; /* [num_inputs] sizes, for the overlap check */
   uint64_t *output_bytes;
-  uint8_t *selection; /* [num_selected] */
+  uint8_t *selection;             /* [num_selected] */
+  const pk_library_t *unsuitable; /* that failed while the session was made; NULL: none */
   pk_allocator_t allocator;
   char message[PK_MESSAGE_BYTES];
 };

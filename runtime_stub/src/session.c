@@ -158,6 +158,16 @@ static int32_t acquire(packager_session_t *session, const packager_session_optio
   return status;
 }
 
+/* Does without libraries that turn out to be of no use on the device, where the session's choices allow that. */
+static int32_t acquire_without(packager_session_t *session, const packager_session_options_t *options) {
+  int32_t status;
+  do {
+    session->unsuitable = NULL;
+    status = acquire(session, options);
+  } while (status && session->unsuitable && pk_model.loaded->avoid(session->unsuitable, options, session->selection));
+  return status;
+}
+
 static int32_t create(const packager_session_options_t *options, packager_session_t **session) {
   const pk_level_t *level;
   int32_t status = pk_choose_level(options->cpu_level, &level);
@@ -167,7 +177,7 @@ static int32_t create(const packager_session_options_t *options, packager_sessio
   (*session)->level = level;
   status = select_candidates(options, (*session)->selection);
   if (!status && pk_model.loaded) status = pk_model.loaded->open(options, (*session)->selection);
-  if (!status) status = acquire(*session, options);
+  if (!status) status = acquire_without(*session, options);
   if (status) {
     release(*session);
     *session = NULL;

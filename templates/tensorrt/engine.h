@@ -30,6 +30,7 @@ typedef struct {
   uint64_t workspace;  /* bytes of the arena that it may use */
   const pk_trt_tensor_t *tensors;
   const pk_trt_constant_t *constants;
+  const pk_library_t *library;
 } pk_trt_engine_t;
 
 /* DataType: float32, float16, int8, int32, bool, uint8, float8_e4m3fn, bfloat16, int64. */

@@ -290,6 +290,9 @@ static int32_t pk_trt_enqueue(pk_cuda_t *cuda, void *stream, const void *value) 
   char why[PK_TRT_TEXT_BYTES] = "";
   const int32_t status =
       problem[PK_TRT_WORD_MODE] ? pk_trt_make_ready(cuda, problem, why) : pk_trt_run_engine(cuda, problem, stream, why);
+  if (status == PK_TRT_RUNTIME || status == PK_TRT_ENGINE) {
+    pk_cuda_do_without(cuda, pk_trt_engine_of(problem)->library);
+  }
   if (status) pk_cuda_explain(cuda, status == PK_TRT_HOST_MEMORY ? "host memory cannot be allocated" : why);
   return status;
 }

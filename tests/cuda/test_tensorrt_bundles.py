@@ -240,10 +240,21 @@ def test_damage_is_an_error_where_the_engine_is_read(pending: Path, stand_ins: P
     bundle = append(pending, tmp_path / "bundle.so", plan())
     (record,) = read_engines(bundle)
     junk = append(pending, tmp_path / "junk.so", b"junk" * 100)
-    told = run(junk, stand_ins, [2])
-    assert f"failed with status 4: engine {record.key[:12]} is refused: deserializeCudaEngine: Error" in told["error"]
+    choices = {choice.name: "engines(multiply)" for choice in packager.inspect(bundle).manifest.choices}
+    why = f"failed with status 4: engine {record.key[:12]} is refused: deserializeCudaEngine: Error"
+    assert why in run(junk, stand_ins, [2], selection=choices)["error"]
+    without = run(junk, stand_ins, [2])
+    assert "error" not in without
+    assert re.search(r"slower alternatives are used, without a library: .*" + why, without["warnings"][0])
+    assert "launch pkf_multiply" in without["recorded"]
+
+
+def test_an_engine_for_another_gpu_is_done_without(pending: Path, stand_ins: Path, tmp_path: Path) -> None:
     other = append(pending, tmp_path / "gpu.so", plan(), arch=80)
-    assert "is for GPUs of sm_80, not of sm_90" in run(other, stand_ins, [2])["error"]
+    told = run(other, stand_ins, [2])
+    assert len(told["warnings"]) == 2  # sessions
+    assert "is for GPUs of sm_80, not of sm_90" in told["warnings"][0]
+    assert "launch pkf_multiply" in told["recorded"]
 
 
 @pytest.mark.parametrize("states", [101302, 90300])
@@ -321,5 +332,5 @@ def test_the_real_lean_runtime_is_embedded(stand_ins: Path, tmp_path: Path) -> N
     assert bundle.stat().st_size > library.stat().st_size
     (tmp_path / "driver").mkdir()
     shutil.copy(stand_ins / "libcuda.so.1", tmp_path / "driver")
-    error = run(bundle, tmp_path / "driver", [2])["error"]
+    error = run(bundle, tmp_path / "driver", [2])["warnings"][0]
     assert re.search(r"failed with status 3: TensorRT 11\.\d+\.\d+ makes no runtime: createInferRuntime: ", error)

@@ -228,6 +228,7 @@ def _view(function: EngineFunction) -> dict[str, Any]:
         "symbol": function.symbol,
         "key": engine.key,
         "number": LIBRARIES[engine.library].number,
+        "library": symbol_of(engine.library),
         "bytes": len(data),
         "memory": engine.workspace_bytes if data else 0,
         "version": ([*engine.version, 0, 0, 0, 0][:4]) if data else [0] * 4,

@@ -96,6 +96,8 @@ int32_t pk_cuda_copy(pk_cuda_t *cuda, void *target, const void *source, uint64_t
   return 0;
 }
 
+void pk_cuda_do_without(pk_cuda_t *cuda, const pk_library_t *library) { (void)cuda, (void)library; }
+
 void pk_cuda_explain(pk_cuda_t *cuda, const char *why) { snprintf(cuda->said, sizeof cuda->said, "%s", why); }
 
 uint64_t pk_cuda_constants_number(const pk_cuda_t *cuda) { return cuda->number; }

@@ -53,8 +53,8 @@ static const char texts[] =
     "\0"
     "test_version\0"
     "test_value\0";
-static const pk_libraries_t loaded = {pk_open_libraries, texts,      libraries, uses, fallbacks,
-                                      COUNT(libraries),  COUNT(uses)};
+static const pk_libraries_t loaded = {pk_open_libraries, pk_avoid_library, texts,      libraries, uses,
+                                      fallbacks,         COUNT(libraries), COUNT(uses)};
 #define LOADED &loaded
 #else
 static inline __attribute__((unused)) float call_library(void) {
