@@ -30,8 +30,8 @@ class GemmShape:
 
 Config = TypeVar("Config", bound=TiledConfig)
 
-# So many rows go by the kernel of few rows, up to twice as many may.
-FEW_ROWS = 8
+# So many rows go by the kernel of few rows, and up to twice as many of short sums: measured on an H200 with 1 and 16.
+FEW_ROWS, SHORT_DEPTH = 8, 1024
 SMS = 132  # of an H100 or H200
 MOST_SMS = 192  # of any GPU that kernels which split K run on
 # Microseconds of each sm90 tile on an H200: per launch, per wave of blocks, per 128 bytes of K in a wave, and per
@@ -123,7 +123,7 @@ def rank_gemm(
         few = few_rows_kernels(
             shape.rows, dtype, form.out, form.activation, form.residual, fast_math=options.use_fast_math
         )
-        place = 0 if shape.rows <= FEW_ROWS else 1
+        place = 0 if shape.rows <= FEW_ROWS or shape.depth <= SHORT_DEPTH else 1
         newest[place:place] = few if newest else []
         if options.split_k_slices == 1:
             return rank(problem, options.arch, newest, [*few, *plain])

@@ -87,8 +87,10 @@ def test_a_product_of_few_rows_is_that_of_numpy(multiply: Any, name: str, rows: 
     assert np.isnan(d[:, case.n :].astype(np.float64)).all()
 
 
-def names(rows: int, *, fixed: bool = True, dtype: str = "float16", archs: tuple[str, ...] = ("sm_90a",)) -> list[str]:
-    shape = GemmShape(rows, 3072, 768, 1, fixed)
+def names(
+    rows: int, depth: int = 768, *, fixed: bool = True, dtype: str = "float16", archs: tuple[str, ...] = ("sm_90a",)
+) -> list[str]:
+    shape = GemmShape(rows, 3072, depth, 1, fixed)
     ranking = rank_gemm(shape, GemmForm(dtype, dtype, activation="silu"), 768, CutlassOptions(arch=archs))
     return [candidate.name for candidate in ranking.candidates]
 
@@ -96,7 +98,7 @@ def names(rows: int, *, fixed: bool = True, dtype: str = "float16", archs: tuple
 def test_few_rows_have_a_kernel_of_their_own() -> None:
     assert names(1)[0] == "pk_gemm_rows_f16_f16_8_silu"
     assert names(1, archs=("sm_80",))[0] == names(1, archs=("sm_80", "sm_90a"))[0].partition("+")[0] == names(1)[0]
-    assert names(16)[1] == "pk_gemm_rows_f16_f16_16_silu"
+    assert names(16)[0] == names(16, 3072)[1] == "pk_gemm_rows_f16_f16_16_silu"
     for others in (names(17), names(1, fixed=False), names(1, dtype="float32")):
         assert others
         assert not any("rows" in name for name in others)
