@@ -37,5 +37,5 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = canonical_attention(replace(model, module=module))
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
-    module = merge_products(replace(model, module=module))
+    module = merge_products(module, len(model.signature.inputs))
     return replace(model, module=name_result(module, result))

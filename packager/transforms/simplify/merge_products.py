@@ -16,15 +16,14 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_bindings, rebuild_call
-from packager.ir.model import ImportedModel
 
 MOST_ROWS = 8
 _TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
 
 
-def merge_products(model: ImportedModel) -> tvm.IRModule:
-    """Return the module of ``model`` with one product for all of the same rows, at most 8, with constant matrices."""
-    main, num_inputs = model.module["main"], len(model.signature.inputs)
+def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Make one product in ``main`` of all of the same rows, at most 8, with constant matrices."""
+    main = module["main"]
     flow, parameters = Dataflow(main), IdentitySet(main.params[num_inputs:])
     groups: IdentityMap[list[Any]] = IdentityMap()
     for variable in flow.variables:
@@ -37,9 +36,9 @@ def merge_products(model: ImportedModel) -> tvm.IRModule:
             for product, bindings in zip(alike, _replaced(flow, alike), strict=True):
                 merged[product] = bindings
     if not len(merged):
-        return model.module
-    module = map_bindings(model.module, lambda binding: merged.get(binding.var, [binding]))
-    return tvm.transform.Sequential(_TIDY)(module)
+        return module
+    rewritten = map_bindings(module, lambda binding: merged.get(binding.var, [binding]))
+    return tvm.transform.Sequential(_TIDY)(rewritten)
 
 
 def _is_mergeable(flow: Dataflow, call: Any, parameters: IdentitySet) -> bool:
