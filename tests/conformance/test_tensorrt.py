@@ -38,6 +38,7 @@ class TestTensorrt(PartitionConformance):
         "workspace_mb": 64,
         "optimization_level": 1,
         "refit": True,
+        "embed_runtime": True,
         "timing_cache": str(Path(__file__).parent / "no_records.json"),
         "min_partition_flops": 1,
         "max_partition_depth": 1,
@@ -47,6 +48,8 @@ class TestTensorrt(PartitionConformance):
     def targets(self, **attributes: Any) -> Targets:
         attributes.setdefault("min_partition_flops", 0)
         attributes.setdefault("engines", "pending")
+        if attributes.get("embed_runtime"):
+            attributes.setdefault("library", "tensorrt_lean")
         return [{"kind": "cuda", "arch": ["sm_80"]}, {"kind": self.kind, **attributes}]
 
     def test_all_cases_in_one_model(self, tmp_path: Path) -> None:
