@@ -49,6 +49,9 @@ TRIAL = (
     *(Sm90Tile((128, 256, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
     *(Sm90Tile((256, 128, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1), (1, 2))),
     *(Sm90Tile((256, 64, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((128, 32, 64), cluster) for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((256, 32, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
+    *(Sm90Tile((rows, columns, 64)) for rows, columns in ((64, 32), (128, 16), (128, 48), (128, 96), (64, 96))),
     Sm90Tile((128, 64, 64), (2, 1)),
     Sm90Tile((64, 80, 64), (2, 1)),
     Sm90Tile((64, 256, 64), (1, 1)),
@@ -208,18 +211,19 @@ def _tiles_of_attention(problem: Attention) -> Iterator[KernelConfig]:
 
 def trial_kernels(problem: Problem) -> list[KernelConfig]:
     """Return kernels for a convolution whose tiles may be worth a place in the portfolio."""
-    if (
-        not isinstance(problem, Conv)
-        or problem.form != HALF
-        or (problem.channels % 64 and not isinstance(problem, Stem))
-    ):
+    if not isinstance(problem, Conv) or problem.form != HALF:
+        return []
+    if problem.channels % 8 and not isinstance(problem, Stem):
         return []
     known = {config.name for config in candidates(problem)}
     if isinstance(problem, Stem):
-        step = problem.padded_window[1] * problem.fold * problem.pixel
+        step = min(64, problem.padded_window[1] * problem.fold * problem.pixel)
         tiles = (replace(tile, shape=(*tile.shape[:2], step)) for tile in STEM_TRIAL)
         return [ConvConfig(tile, DTYPE, 8, 8, rows=True, activation="relu") for tile in tiles]
-    made = (ConvConfig(tile, DTYPE, 8, 8, activation="relu") for tile in TRIAL if fits_filters(tile, problem.filters))
+    rest = problem.channels % 64
+    step = 64 if rest > 32 or not rest else 16 if problem.channels <= 16 else 32
+    tiles = (replace(tile, shape=(*tile.shape[:2], step)) for tile in TRIAL if fits_filters(tile, problem.filters))
+    made = (ConvConfig(tile, DTYPE, 8, 8, activation="relu") for tile in tiles)
     return [config for config in made if config.name not in known]
 
 

@@ -72,12 +72,12 @@ class Stem(Conv):
     @property
     def fold(self) -> int:
         """Rows of the image that become the channels of one, as many as windows move at a time."""
-        return 1 + (self.stride % 2 == 0)
+        return 1 + (self.stride % 2 == 0 and self.channels % 8 > 0)
 
     @property
     def pixel(self) -> int:
         """Channels of the padded image, of each row."""
-        return next(n for n in (2, 4, 8) if n >= self.channels and n * self.fold * self.stride % 8 == 0)
+        return next(n for n in (2, 4, 8, 16, 32) if n >= self.channels and n * self.fold * self.stride % 8 == 0)
 
     @property
     def above(self) -> int:
@@ -88,7 +88,7 @@ class Stem(Conv):
     def padded_window(self) -> tuple[int, int]:
         """Rows, folded, and columns of the padded window, of which a row has a power of two of elements."""
         channels = self.fold * self.pixel
-        length = next(n for n in (16, 32, 64) if n >= self.window * channels)
+        length = next(n for n in (16, 32, 64, *range(128, 1024, 64)) if n >= self.window * channels)
         return -(-(self.window + self.above) // self.fold), length // channels
 
     @property

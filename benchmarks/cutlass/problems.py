@@ -111,6 +111,9 @@ _WIDE = (
     *((2, 16, 1280, 1280, 3, 1), (2, 8, 1280, 1280, 3, 1), (1, 64, 512, 512, 3, 1), (1, 128, 256, 256, 3, 1)),
     *((8, 128, 64, 64, 3, 1), (8, 64, 128, 128, 3, 1), (16, 56, 256, 256, 3, 1), (16, 28, 512, 512, 3, 1)),
     *((1, 96, 160, 192, 3, 1), (4, 40, 192, 384, 5, 1), (8, 128, 32, 32, 3, 1), (16, 80, 16, 16, 3, 1)),
+    # DenseNet, ESRGAN, YOLO, EfficientNet.
+    *((16, 56, 128, 32, 3, 1), (16, 28, 128, 32, 3, 1), (16, 14, 128, 32, 3, 1), (8, 64, 96, 32, 3, 1)),
+    *((8, 64, 160, 32, 3, 1), (16, 80, 32, 64, 3, 2), (16, 40, 48, 96, 3, 1), (16, 14, 96, 208, 3, 1)),
 )
 # The first layers of ResNet, VGG and MobileNet, in the form of _LAYERS.
 _STEMS = ((224, 3, 64, 7, 2), (224, 3, 64, 3, 1), (224, 3, 32, 3, 2))
@@ -141,7 +144,10 @@ FP16: dict[str, tuple[Problem, ...]] = {
     ),
     "conv": tuple(Conv(batch, *layer) for batch in (1, 8, 32) for layer in _LAYERS),
     "conv_wide": tuple(Conv(*sizes) for sizes in _WIDE),
-    "stem": tuple(Stem(batch, *layer) for batch in (1, 8, 32) for layer in _STEMS),
+    "stem": (
+        *(Stem(batch, *layer) for batch in (1, 8, 32) for layer in _STEMS),
+        *(Stem(*sizes) for sizes in ((16, 80, 16, 16, 3, 1), (8, 128, 32, 32, 3, 1), (8, 112, 8, 8, 11, 1))),
+    ),
 }
 _FP8 = Form("float8_e4m3fn", "float16", offset=False)
 _UINT8 = Form("uint8", "uint8", zero=100)

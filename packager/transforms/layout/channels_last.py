@@ -54,8 +54,7 @@ def to_channels_last(
     By default only those of two dimensions are converted, poolings only after convolutions. With ``num_inputs``, the
     number of parameters before the constants, all are, 2-D poolings wherever they are, and convolutions whose weights
     depend on inputs only if it is worth that these are permuted in every run. With ``im2col_inputs``, also a number of
-    inputs, convolutions with few channels are lowered to im2col + matmul; with ``padded_rows`` to a convolution of a
-    padded image where that moves less.
+    inputs, convolutions with few channels are lowered to im2col + matmul, or with ``padded_rows`` padded.
     """
     main = module["main"]
     names = {operator_of(binding.value) for binding in bindings_of(main)}
@@ -218,8 +217,8 @@ class _Converter:
         last = self._prefers_last(call.args[0])
         padded = find_padded_rows(call, self.filters, last=last) if self.padded_rows else None
         if padded is not None:
-            data = self._in_last(call.args[0]) if last else self._rewritten(call.args[0])
-            image = self.builder.emit_te(padded.pad, data, primfunc_name_hint="pad_image")
+            read = self._in_last if padded.reads_last else self._rewritten
+            image = padded.image(self.builder, read(call.args[0]))
             return padded.convolve(self.builder, call, image, self._rewritten(call.args[1]))
         windows = find_im2col(call, self.filters, last=last) if self.filters else None
         if windows is not None:

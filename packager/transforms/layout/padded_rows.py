@@ -45,6 +45,23 @@ class PaddedRows:
     padded_window: tuple[int, int]
     result: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether channels are whole vectors: only columns are added, to an image with channels last."""
+        return self.fold == 1 and self.pixel == self.channels
+
+    @property
+    def reads_last(self) -> bool:
+        """Whether the image that is padded has its channels last."""
+        return self.last or self.is_whole
+
+    def image(self, builder: relax.BlockBuilder, data: Any) -> Any:
+        """Emit the padded image."""
+        if not self.is_whole:
+            return builder.emit_te(self.pad, data, primfunc_name_hint="pad_image")
+        left, right = self.padding[1], self.width - self.source[1] - self.padding[1]
+        return builder.emit(relax.op.nn.pad(data, [0, 0, 0, 0, left, right, 0, 0]) if left or right else data)
+
     def pad(self, data: Any) -> Any:
         """Return the padded image in TE; loads are masked as those of im2col."""
         height, width = self.source
@@ -114,6 +131,8 @@ def find_padded_rows(call: relax.Call, constants: IdentitySet, *, last: bool) ->
         return None
     full, channels, (rows, columns) = VECTOR_BYTES // 2, image[1], filters[2:]
     (down, across), padding = map(int, attrs.strides), (int(attrs.padding[0]), int(attrs.padding[1]))
+    if channels == full:
+        return _whole_vectors(image, filters, result, padding, (down, across), last=last)
     fold = 2 if down % 2 == 0 and int(attrs.dilation[0]) == 1 else 1
     fitting = [pixel for pixel in PIXELS if pixel >= channels and across * fold * pixel % full == 0]
     if channels >= MANY_CHANNELS or channels % full == 0 or filters[0] % full or not fitting:
@@ -129,3 +148,17 @@ def find_padded_rows(call: relax.Call, constants: IdentitySet, *, last: bool) ->
         return None
     source = (image[2], image[3])
     return PaddedRows(last, channels, source, padding, width, pixel, fold, above, padded, result[2])
+
+
+def _whole_vectors(
+    image: Any, filters: Any, result: Any, padding: tuple[int, int], strides: tuple[int, int], *, last: bool
+) -> PaddedRows | None:
+    """Return how an image with a vector of channels for each pixel is padded: only columns are added."""
+    channels, (rows, columns) = image[1], filters[2:]
+    length = next((length for length in LENGTHS if length >= columns * channels), 0)
+    length = length or -(-columns * channels // LENGTHS[-1]) * LENGTHS[-1]
+    width = (result[3] - 1) * strides[1] + length // channels
+    if filters[0] % (VECTOR_BYTES // 2) or columns < 3 or width < image[3] + padding[1]:
+        return None
+    source, padded = (image[2], image[3]), (rows, length // channels)
+    return PaddedRows(last, channels, source, padding, width, channels, 1, 0, padded, result[2])

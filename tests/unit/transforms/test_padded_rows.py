@@ -11,6 +11,7 @@ import tvm
 from test_im2col import ONE, model_of
 from tvm_machine import compute
 
+from packager.graph.dataflow import bindings_of, operator_of
 from packager.ir.primitives import Kernel
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.lowering import lower
@@ -56,6 +57,28 @@ def test_the_padded_image_gives_the_same(
     (want,) = session.run(None, {"x": x})
     (got,) = compute(prepared.module, [x, *(constant.array for constant in prepared.constants.values())])
     assert np.linalg.norm(got - want) / np.linalg.norm(want) < {"fp16": 5e-3, "bf16": 4e-2}[precision]
+
+
+@pytest.mark.parametrize(
+    ("c", "window", "attributes"),
+    [
+        (8, (1, 11), "pads = [0, 5, 0, 5]"),
+        (8, (3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
+        (8, (4, 5), "pads = [1, 0, 2, 0], dilations = [2, 1]"),
+    ],
+)
+def test_a_vector_of_channels_for_each_pixel(c: int, window: tuple[int, int], attributes: str, tmp_path: Path) -> None:
+    """Then columns are all that is added."""
+    request = requested(c, window, attributes, tmp_path, "fp16")
+    prepared = prepared_for(import_model(request), request.targets.specialized, "cuda")
+    (call,) = (b.value for b in bindings_of(prepared.module["main"]) if operator_of(b.value) == "nn.conv2d")
+    assert int(call.args[1].ty.shape.values[2]) * c % 16 == 0
+    assert int(call.attrs.padding[1]) == 0
+    x = np.random.default_rng(1).standard_normal((3, c, 13, 11), np.float32)
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"x": x})
+    (got,) = compute(prepared.module, [x, *(constant.array for constant in prepared.constants.values())])
+    assert np.linalg.norm(got - want) / np.linalg.norm(want) < 5e-3
 
 
 def test_images_are_padded_by_vectors(tmp_path: Path) -> None:

@@ -32,11 +32,16 @@ from packager.backends.cutlass.gemm.cost_model import (
 from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile, Tile
 
 # As TIMES, per step of 128 bytes of channels of one element of the window. Fitted on an H200 to the convolutions of
-# ResNet-50 of batch 1, 8 and 32 and to wider ones, of 64 to 1280 channels (benchmarks/cutlass/fp16.py, --trial): over
-# these 43 the choice is 0.4 % slower than the best of 28 tiles (geometric mean; at most 4 %). Slices wait for others.
+# ResNet-50 of batch 1, 8 and 32, and to narrower and wider ones, of 16 to 1280 channels (benchmarks/cutlass/fp16.py,
+# --trial): over 45 with windows the choice is 1.3 % slower than the best of 37 tiles (geometric mean; at most 23 %).
+# Slices wait for others.
 CONV_TIMES = {
     "64x64x64_c1x1_pingpong": (1.67, 0.450, 0.1616, 0.364),
-    "128x64x64_c1x1_pingpong": (2.60, 0.400, 0.1700, 0.647),
+    "128x64x64_c1x1_pingpong": (2.60, 0.400, 0.2000, 0.647),
+    "128x16x64_c1x1_pingpong": (1.50, 0.500, 0.2700, 0.364),
+    "64x32x64_c1x1_pingpong": (1.05, 0.500, 0.1400, 0.364),
+    "128x32x64_c2x1_pingpong": (2.30, 0.700, 0.2700, 0.364),
+    "128x96x64_c1x1_pingpong": (2.00, 1.500, 0.3900, 0.364),
     "64x80x64_c2x1_pingpong": (0.82, 1.754, 0.1646, 1.041),
     "64x128x64_c1x1_pingpong": (0.76, 1.618, 0.1934, 0.477),
     "64x128x64_c1x2_pingpong": (1.96, 0.948, 0.1785, 0.258),
@@ -53,8 +58,8 @@ ROW_TIMES = {
     "128x64x64_c1x1_pingpong": (2.5, 1.0, 0.19, 0.0),
     "256x64x64_c2x1_cooperative": (2.5, 1.1, 0.46, 0.0),
 }
-# A step of half as many channels takes this part of the time: its pixels are as many.
-HALF_STEP = 0.62
+# A step of half as many channels takes this part of the time, by the pixels of a tile: TMA loads as many of them.
+HALF_STEP = {64: 0.8, 128: 0.6}
 # What a step takes longer where a tile is beyond the last filter, times the part that is: TMA is slow to fill in zeros.
 BEYOND = 0.6
 
@@ -125,7 +130,7 @@ def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
     waves, steps = _waves(tile, product)
     n = tile.shape[1]
     beyond = ceil_div(product.columns, n) - product.columns / n
-    step = 1.0 if config.rows or tile.shape[2] * size >= FULL_STEP else HALF_STEP
+    step = 1.0 if config.rows or tile.shape[2] * size >= FULL_STEP else HALF_STEP[tile.shape[0]]
     return estimate(times, waves, steps * step * (1 + BEYOND * beyond), elements * size)
 
 

@@ -27,6 +27,10 @@ FULL_STEP = 128
 SM90 = (
     Sm90Tile((64, 64, 64)),
     Sm90Tile((128, 64, 64)),
+    Sm90Tile((128, 16, 64)),
+    Sm90Tile((64, 32, 64)),
+    Sm90Tile((128, 32, 64), (2, 1)),
+    Sm90Tile((128, 96, 64)),
     Sm90Tile((64, 80, 64), (2, 1)),
     Sm90Tile((64, 128, 64)),
     Sm90Tile((64, 128, 64), (1, 2)),
@@ -165,9 +169,10 @@ def _sm90_tiles(dtype: str, channels: int, filters: int) -> tuple[Sm90Tile, ...]
     def suits(tile: Sm90Tile) -> bool:
         height, width, _ = tile.shape
         count = -(-filters // width)
-        if height > width:
-            return count == 1
-        return count % tile.cluster[1] == 0 and (width <= 64 or 4 * count * width <= 5 * filters)
+        if width <= 32 or (height, width) == (128, 64):
+            return count == 1 and (2 * filters > width or width == 16)
+        fills = filters > 32 and (width <= 64 or 4 * count * width <= 5 * filters)
+        return fills and count % tile.cluster[1] == 0
 
     return tuple(replace(tile, shape=(*tile.shape[:2], step)) for tile in SM90 if suits(tile))
 
