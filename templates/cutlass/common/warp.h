@@ -97,7 +97,7 @@ __device__ inline void release_next() {
 
 __device__ inline void cluster_sync() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 /* A float of the shared memory of another block of the cluster, at the same place. */
