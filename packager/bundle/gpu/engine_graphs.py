@@ -10,14 +10,16 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packager.bundle.arrays import Array
 from packager.bundle.elf.window import open_window
 from packager.bundle.manifest import CONSTANTS_SECTION
 from packager.bundle.reader import BundleFile, read_section
 from packager.bundle.safetensors import decode_header, header_size
 from packager.errors import BundleError, UsageError
+
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
 
 ENGINE_GRAPHS_SECTION = ".packager.engine_graphs"
 _SIZE = struct.Struct("<Q")
