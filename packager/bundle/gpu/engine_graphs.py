@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from packager.bundle.elf.window import open_window
 from packager.bundle.manifest import CONSTANTS_SECTION
 from packager.bundle.reader import BundleFile, read_section
-from packager.bundle.safetensors import decode_header, header_size
 from packager.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def _decode(content: bytes) -> Iterator[EngineGraph]:
 def read_constants(bundle: BundleFile, names: Sequence[str]) -> dict[str, Array]:
     """Return constants of a bundle by name, from the file or its external weights. Raises BundleError, UsageError."""
     import numpy as np  # the deploy side verifies bundles without it
+
+    from packager.bundle.safetensors import decode_header, header_size
 
     known = {name: one for one in bundle.manifest.constants for name in (one.name, *one.aliases)}
     if missing := [name for name in names if name not in known]:
