@@ -40,7 +40,7 @@ def simplify_gathers(module: tvm.IRModule) -> tvm.IRModule:
 
 def _slices(call: Any, axis: int, extent: Any) -> Any | None:
     """Return the slices at constant places as they lie, or None if they are not evenly spaced."""
-    places = call.args[1].value.numpy()
+    places = call.args[1].value.numpy().astype(np.int64)
     if not isinstance(extent, int) or places.size == 0 or places.ndim > 1:
         return None
     ordered = np.where(places < 0, places + extent, places).reshape(-1)

@@ -72,3 +72,8 @@ def test_indices_are_shifted_where_only_negative_ones_are_meant() -> None:
         return R.take(x, builder.emit(R.where(is_low, added, i)), 0)
 
     assert "where" in operators(simplified(make))
+
+
+def test_unsigned_places_in_falling_order_are_gathered() -> None:
+    main = simplified(lambda _b, x, _i: R.take(x, relax.const([4, 3], "uint8"), 1))
+    assert operators(main) == ["take"]
