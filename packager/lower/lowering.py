@@ -17,6 +17,7 @@ from packager.graph.control_flow import is_computed, is_control_flow
 from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.rewrite import apply
 from packager.ir.model import CallSource, LoweredModel, PartitionedModel
+from packager.ir.pattern_kinds import OPAQUE
 from packager.ir.primitives import CallSite, FunctionGroup, Kernel
 from packager.lower.devices import DEVICES, Device
 from packager.lower.kernels import make_group
@@ -29,7 +30,6 @@ from packager.transforms.fold_weights import fold_weights
 _R = relax.transform
 
 FUSE = [_R.FuseOps()]
-OPAQUE = 8  # TVM's pattern kind of functions that nothing is fused with
 FLATTEN = [
     _R.FuseTIR(),
     rewrite_reshapes,

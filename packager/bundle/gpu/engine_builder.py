@@ -7,8 +7,8 @@ of the ONNX model that the job names. What goes wrong is said on standard error.
 import ctypes
 import importlib
 import json
-import os
 import sys
+from pathlib import Path
 from typing import Any
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt_rtx_bindings"}
@@ -37,7 +37,7 @@ def version_of(trt: Any) -> "list[int]":
 def folders_of(trt: Any) -> "list[str]":
     """Return the folders that the module has its libraries from."""
     libraries = [sys.modules.get(name) for name in ("tensorrt_libs", "tensorrt_rtx_libs")]
-    return [os.path.dirname(os.path.abspath(one.__file__)) for one in [*libraries, trt] if one is not None]  # noqa: PTH100, PTH120
+    return [str(Path(one.__file__).absolute().parent) for one in [*libraries, trt] if one is not None]
 
 
 def gpu(index: int) -> "tuple[int, str]":
@@ -56,7 +56,7 @@ def gpu(index: int) -> "tuple[int, str]":
     name = ctypes.create_string_buffer(256)
     driver.cuDeviceGet(ctypes.byref(device), index)
     driver.cuDeviceGetName(name, 256, device)
-    for number, attribute in zip(numbers, (_MAJOR, _MINOR)):  # noqa: B905
+    for number, attribute in zip(numbers, (_MAJOR, _MINOR)):  # noqa: B905  (zip takes no strict before Python 3.10)
         driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
     return numbers[0].value * 10 + numbers[1].value, name.value.decode()
 
@@ -150,8 +150,7 @@ def keep_types(trt: Any, network: Any, config: Any) -> None:
 def start_timing_cache(config: Any, path: str) -> None:
     """Have the builder know what a file says of earlier times."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            known = file.read()
+        known = Path(path).read_bytes()
     except FileNotFoundError:
         known = b""
     config.set_timing_cache(config.create_timing_cache(known), True)
@@ -161,8 +160,7 @@ def save_timing_cache(config: Any, path: str) -> None:
     """Write what the builder has measured."""
     cache = config.get_timing_cache()
     if cache is not None:
-        with open(path, "wb") as file:  # noqa: PTH123
-            file.write(cache.serialize())
+        Path(path).write_bytes(cache.serialize())
 
 
 def build(trt: Any, job: "dict[str, Any]") -> "dict[str, Any]":
@@ -187,8 +185,7 @@ def build(trt: Any, job: "dict[str, Any]") -> "dict[str, Any]":
         sys.exit("it cannot build the engine")
     if timings:
         save_timing_cache(config, job["timing_cache"])
-    with open(job["engine"], "wb") as file:  # noqa: PTH123
-        file.write(memoryview(plan))
+    Path(job["engine"]).write_bytes(memoryview(plan))
     memory = 0
     if not job["archs"]:
         engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
@@ -214,11 +211,8 @@ def main() -> None:
         arch, name = gpu(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
         print(json.dumps({"version": version_of(trt), "arch": arch, "gpu": name, "folders": folders_of(trt)}))
         return
-    with open(sys.argv[2]) as file:  # noqa: PTH123
-        job = json.load(file)
-    facts = build(trt, job)
-    with open(job["facts"], "w") as file:  # noqa: PTH123
-        json.dump(facts, file)
+    job = json.loads(Path(sys.argv[2]).read_text())
+    Path(job["facts"]).write_text(json.dumps(build(trt, job)))
 
 
 if __name__ == "__main__":

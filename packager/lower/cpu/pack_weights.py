@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.graph.dataflow import computed_from_constants, extents_of, static_shape_of
 from packager.graph.identity import IdentitySet
+from packager.ir.pattern_kinds import OUT_ELEMENTWISE_FUSABLE
 
 # Vector lengths in elements, best first: two 256-bit registers of floats, or one.
 VECTORS = (16, 8)
@@ -24,7 +25,6 @@ VECTOR_AXIS = "packager.vector_axis"
 _CHANNEL_AXES = {("NCHW", "OIHW", "NCHW"): 1, ("NHWC", "OHWI", "NHWC"): 3}
 # The axis of the height in the layouts of an image, by those of a line.
 _LINES = {"NCW": 2, "NWC": 1}
-OUT_ELEMENTWISE_FUSABLE = 4  # relax OpPatternKind: elementwise consumers fuse into the result
 
 
 def pack_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:

@@ -15,12 +15,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from packager.graph.dataflow import bindings_of, extents_of, operator_of, same
 from packager.graph.normalize import NAME, Normalization, attributes_of_call
 from packager.graph.rewrite import with_main
+from packager.ir.pattern_kinds import OPAQUE, OUT_ELEMENTWISE_FUSABLE
 from packager.lower.legalize.accumulate import FULL, HALVES
 
 _Replace = Callable[[relax.BlockBuilder, Any, Normalization], relax.Expr]
-OPAQUE = 8  # TVM's OpPatternKind: never fused, for what follows reads each mean many times
 MANY = 64  # rows that threads and blocks share evenly
-OUT_ELEMENTWISE_FUSABLE = 4  # TVM's OpPatternKind: scale, shift and a cast that follow are fused
 
 
 def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
@@ -174,7 +173,7 @@ def _mean(builder: relax.BlockBuilder, groups: Any, term: Callable[..., Any], da
         return te.compute(total.shape, lambda *at: total(*at) / (channels // groups).astype(FULL), name="group_mean")
 
     def bind(compute: Callable[..., te.Tensor], *given: Any) -> Any:
-        alone = {"op_pattern": OPAQUE}
+        alone = {"op_pattern": OPAQUE}  # what follows reads each mean many times
         return builder.emit(builder.call_te(compute, *given, primfunc_name_hint="mean", primfunc_attrs=alone))
 
     if same(whole, rows) or same(whole, 0):

@@ -23,7 +23,7 @@ from packager.transforms.layout.channel_patterns import (
 )
 from packager.transforms.layout.computed_filters import is_worth_permuting
 from packager.transforms.layout.im2col import find_im2col
-from packager.transforms.layout.layouts import FIRST, LAST, last_axis, to_first, to_last
+from packager.transforms.layout.layouts import ELEMENTWISE, FIRST, LAST, last_axis, to_first, to_last
 from packager.transforms.layout.movement import move_last
 from packager.transforms.layout.padded_rows import find_padded_rows
 
@@ -32,14 +32,10 @@ POOLINGS = tuple(f"nn.{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg"
 # What is converted on a GPU, where kernels with channels last are of two dimensions.
 PLANAR = ("nn.conv2d", "nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")
 REDUCTIONS = ("mean", "sum", "max", "min")
-ELEMENTWISE = frozenset(
-    (
-        *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "sqrt"),
-        *("rsqrt", "abs", "negative", "square", "erf", "clip", "astype", "floor", "ceil", "round", "sign"),
-        *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "where"),
-        *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
-    )
-)
+MOVED = ELEMENTWISE | {
+    *("floor", "ceil", "round", "sign", "where"),
+    *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
+}
 
 
 def to_channels_last(
@@ -156,7 +152,7 @@ class _Converter:
             return self._pooling(call, name)
         if axes:
             return getattr(relax.op, name)(self._in_last(call.args[0]), axes, keepdims=True)
-        if name in ELEMENTWISE:
+        if name in MOVED:
             return self._elementwise(call)
         if name == "concat" and isinstance(call.args[0], relax.Tuple):
             axis = last_axis(int(call.attrs.axis), rank)

@@ -98,16 +98,10 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
     ``constants`` are variables that depend on no input, among which the filters must be; ``last``: the data is
     available in NHWC.
     """
-    data, weight = call.args
-    attrs, image, filters, result = call.attrs, shape_of(data), shape_of(weight), shape_of(call)
-    types = {str(value.ty.dtype) for value in (data, weight, call)}
-    if not image or not filters or not result or len(types) != 1 or weight not in constants:
+    attrs, extents = call.attrs, known_extents(call, constants)
+    if extents is None:
         return None
-    (dtype,) = types
-    extents = (*image[1:], *filters, *result[1:])
-    known = all(isinstance(extent, int) and extent > 0 for extent in extents)
-    if dtype not in ITEMSIZE or attrs.groups != 1 or not known:
-        return None
+    dtype, image, filters, result = extents
     full, channels, (height, width) = VECTOR_BYTES // ITEMSIZE[dtype], image[1], filters[2:]
     if channels >= MANY_CHANNELS or channels % full == 0 or filters[0] % full:
         return None
@@ -133,6 +127,21 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
         piece,
         length,
     )
+
+
+def known_extents(call: relax.Call, constants: IdentitySet) -> tuple[str, Any, Any, Any] | None:
+    """Return the type of an ungrouped convolution, and the shapes of its image, filters and result.
+
+    Returns None if these are not of one type, the filters not constant, or extents but the batch symbolic.
+    """
+    data, weight = call.args
+    image, filters, result = shape_of(data), shape_of(weight), shape_of(call)
+    types = {str(value.ty.dtype) for value in (data, weight, call)}
+    if not image or not filters or not result or len(types) != 1 or weight not in constants:
+        return None
+    (dtype,) = types
+    known = all(isinstance(extent, int) and extent > 0 for extent in (*image[1:], *filters, *result[1:]))
+    return (dtype, image, filters, result) if dtype in ITEMSIZE and call.attrs.groups == 1 and known else None
 
 
 def masked(value: Any, conditions: list[Any]) -> Any:

@@ -5,6 +5,14 @@ from __future__ import annotations
 # Layouts of data and filters by rank: channels first, then last.
 FIRST = {3: ("NCW", "OIW"), 4: ("NCHW", "OIHW"), 5: ("NCDHW", "OIDHW")}
 LAST = {3: ("NWC", "OWI"), 4: ("NHWC", "OHWI"), 5: ("NDHWC", "ODHWI")}
+# Operators that have no layout: whatever that of their operands is, it is that of their result.
+ELEMENTWISE = frozenset(
+    (
+        *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "sqrt"),
+        *("rsqrt", "abs", "negative", "square", "erf", "clip", "astype"),
+        *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power"),
+    )
+)
 
 
 def to_last(rank: int) -> list[int]:

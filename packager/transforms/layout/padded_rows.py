@@ -13,9 +13,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from packager.graph.dataflow import shape_of
 from packager.graph.identity import IdentitySet
-from packager.transforms.layout.im2col import ITEMSIZE, MANY_CHANNELS, VECTOR_BYTES, masked
+from packager.transforms.layout.im2col import ITEMSIZE, MANY_CHANNELS, VECTOR_BYTES, known_extents, masked
 
 # Channels of the padded image; the fewest that make steps vectors are chosen.
 PIXELS = (2, 4, 8)
@@ -120,14 +119,11 @@ def find_padded_rows(call: relax.Call, constants: IdentitySet, *, last: bool) ->
     ``constants`` are variables that depend on no input, among which the filters must be; ``last``: the data is
     available in NHWC.
     """
-    data, weight = call.args
-    attrs, image, filters, result = call.attrs, shape_of(data), shape_of(weight), shape_of(call)
-    types = {str(value.ty.dtype) for value in (data, weight, call)}
-    if not image or not filters or not result or len(types) != 1 or weight not in constants:
+    attrs, extents = call.attrs, known_extents(call, constants)
+    if extents is None or int(attrs.dilation[1]) != 1:
         return None
-    (dtype,) = types
-    known = all(isinstance(extent, int) and extent > 0 for extent in (*image[1:], *filters, *result[1:]))
-    if ITEMSIZE.get(dtype) != 2 or int(attrs.groups) != 1 or int(attrs.dilation[1]) != 1 or not known:
+    dtype, image, filters, result = extents
+    if ITEMSIZE[dtype] != 2:
         return None
     full, channels, (rows, columns) = VECTOR_BYTES // 2, image[1], filters[2:]
     (down, across), padding = map(int, attrs.strides), (int(attrs.padding[0]), int(attrs.padding[1]))

@@ -15,18 +15,12 @@ from tvm import relax
 from packager.graph.dataflow import bindings_of, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
-from packager.transforms.layout.layouts import FIRST
+from packager.transforms.layout.layouts import ELEMENTWISE, FIRST
 
 # Axis 2 of an image is its height; here it is 1.
 HEIGHT = 2
 POOLINGS = {"nn.max_pool1d": relax.op.nn.max_pool2d, "nn.avg_pool1d": relax.op.nn.avg_pool2d}
-ELEMENTWISE = frozenset(
-    (
-        *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "sqrt"),
-        *("rsqrt", "abs", "negative", "square", "erf", "clip", "sin", "cos", "astype"),
-        *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power"),
-    )
-)
+OF_ELEMENTS = ELEMENTWISE | {"sin", "cos"}
 
 
 def convolve_lines_as_images(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -97,7 +91,7 @@ class _Rewriter:
             widths = list(map(int, call.attrs.pad_width))
             widths[2 * HEIGHT : 2 * HEIGHT] = [0, 0]
             return relax.op.nn.pad(self._image(call.args[0]), widths, call.attrs.pad_mode, call.attrs.pad_value)
-        return self._elementwise(call) if name in ELEMENTWISE else None
+        return self._elementwise(call) if name in OF_ELEMENTS else None
 
     def _takes(self, call: relax.Call) -> bool:
         data, weight, result = shape_of(call.args[0]), shape_of(call.args[1]), shape_of(call)

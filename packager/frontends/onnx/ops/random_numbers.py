@@ -34,13 +34,13 @@ from packager.frontends.onnx.ops.operands import (
     output_count,
     tensor_constant,
 )
+from packager.ir.pattern_kinds import OPAQUE
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # the golden ratio, the square root of 3 less 1
 SEEDED = 0xFFFFFFFF  # stream of the nodes with a seed of their own
 FOLDED = 0xFFFFFFFF  # copy in the counters of keys of iterations
-OPAQUE = 8  # TVM's OpPatternKind::kOpaque: never fused, for a consumer could compute each number many times
 WIDE = "uint64"
 MASK = 0xFFFFFFFF
 
@@ -106,6 +106,7 @@ def _draw(
 
     operands = [*([] if seed is None else [seed]), *symbolic]
     return builder.emit(
+        # A consumer could compute each number many times.
         builder.call_te(compute, *operands, primfunc_name_hint="random", primfunc_attrs={"op_pattern": OPAQUE})
     )
 

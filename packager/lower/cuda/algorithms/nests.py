@@ -16,8 +16,9 @@ from tvm.ir import PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
+from packager.ir.pattern_kinds import OPAQUE
+
 Extents = Sequence[Any]
-OPAQUE = 8  # TVM's pattern kind of functions that nothing is fused with
 
 
 def int64(value: Any) -> Any:

@@ -6,9 +6,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from packager.ir.pattern_kinds import INJECTIVE
 from packager.transforms.clamp_indices import legalize_take
-
-INJECTIVE = 2  # TVM's OpPatternKind, which it does not find by itself: where an element is read from is data
 
 
 def legalize_fused_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -27,5 +26,5 @@ def legalize_fused_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.
 
         return te.compute((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), element, name="take")
 
-    attributes = {"op_pattern": INJECTIVE}
+    attributes = {"op_pattern": INJECTIVE}  # TVM does not see it: where an element is read from is data
     return builder.call_te(gather, *call.args, primfunc_name_hint="take", primfunc_attrs=attributes)

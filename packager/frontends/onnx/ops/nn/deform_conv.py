@@ -12,8 +12,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, optional, static_extents
-
-OPAQUE = 8  # TVM's OpPatternKind::kOpaque: never fused
+from packager.ir.pattern_kinds import OPAQUE
 
 
 def _deform_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:

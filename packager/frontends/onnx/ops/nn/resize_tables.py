@@ -13,8 +13,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.operands import dtype_of, extents, text
+from packager.ir.pattern_kinds import OPAQUE
 
-OPAQUE = 8  # TVM's OpPatternKind::kOpaque: never fused, for a consumer would compute the tables for each element
 WORK = "float64"
 
 
@@ -88,6 +88,7 @@ def _emit(builder: Any, axis: Axis, compute: Callable[..., Any], name: str) -> A
         return compute(old, new, *given[:count])
 
     operands = [*axis.operands, *symbolic]
+    # A consumer would compute the tables for each element.
     call = builder.call_te(bound, *operands, primfunc_name_hint=name, primfunc_attrs={"op_pattern": OPAQUE})
     return builder.emit(call)
 

@@ -1,0 +1,13 @@
+"""How TVM's FuseOps may fuse a PrimFunc: values of the attribute ``op_pattern``, where its analysis finds another one.
+
+Source: ``OpPatternKind`` in TVM's include/tvm/relax/op_attr_types.h.
+"""
+
+from __future__ import annotations
+
+INJECTIVE = 2
+"""With what makes its operands and with what reads its elements."""
+OUT_ELEMENTWISE_FUSABLE = 4
+"""With elementwise functions that follow."""
+OPAQUE = 8
+"""With nothing."""
