@@ -17,7 +17,6 @@ from packager.backends.tensorrt.subgraph import Subgraph, write_subgraph
 from packager.bundle.gpu.arch import arch_number
 from packager.bundle.gpu.engine_graphs import encode_graphs
 from packager.bundle.gpu.engine_job import Builder, BuiltEngine, build_engine, find_builder
-from packager.bundle.hashing import digest
 from packager.bundle.manifest import License
 from packager.errors import BackendError, ModelError, ToolchainError
 from packager.ir.primitives import BackendOutput, FunctionGroup, Partition
@@ -106,12 +105,10 @@ def _build(
     graph: Subgraph, builder: Builder, archs: Sequence[int], options: TensorrtOptions, context: Context
 ) -> BuiltEngine:
     """Build an engine, or take it from the cache."""
-    key = digest([graph.graph.key, builder.library, builder.version, list(archs) or [builder.arch, builder.gpu]])
+    key = builder.engine_key(graph.graph.key, archs)
     plan, facts = context.workdir / "plan", context.workdir / "facts.json"
     if context.cache.fetch(CACHE_KIND, key, context.workdir):
-        known = json.loads(facts.read_text(encoding="utf-8"))
-        tensors = tuple((name, dtype, tuple(shape)) for name, dtype, shape in known["tensors"])
-        return BuiltEngine(plan.read_bytes(), tuple(known["version"]), known["arch"], known["memory"], tensors)
+        return BuiltEngine.of_facts(plan.read_bytes(), json.loads(facts.read_text(encoding="utf-8")))
     built = build_engine(
         builder,
         graph.model,
@@ -122,8 +119,7 @@ def _build(
         timing_cache=_timing_cache(options, context),
     )
     plan.write_bytes(built.data)
-    known = {"version": built.version, "arch": built.arch, "memory": built.memory, "tensors": built.tensors}
-    facts.write_text(json.dumps(known), encoding="utf-8")
+    facts.write_text(json.dumps(built.facts), encoding="utf-8")
     context.cache.add(CACHE_KIND, key, [plan, facts])
     return built
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packager.bundle.hashing import digest
 from packager.errors import ToolchainError
 
 SCRIPT = Path(__file__).with_name("engine_builder.py")
@@ -36,6 +37,10 @@ class Builder:
         names = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
         return f"{names[self.library]} {'.'.join(map(str, self.version)).removesuffix('.0')}"
 
+    def engine_key(self, graph: str, archs: Sequence[int]) -> str:
+        """Return the key, in a cache, of its engine of the graph of this key: for ``archs``, or else for its GPU."""
+        return digest([graph, self.library, self.version, list(archs) or [self.arch, self.gpu]])
+
 
 @dataclass(frozen=True)
 class BuiltEngine:
@@ -46,6 +51,17 @@ class BuiltEngine:
     arch: int
     memory: int
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+    @classmethod
+    def of_facts(cls, data: bytes, facts: Mapping[str, Any]) -> BuiltEngine:
+        """Return an engine with what JSON says of it. Raises KeyError, TypeError, ValueError."""
+        tensors = tuple((name, dtype, tuple(shape)) for name, dtype, shape in facts["tensors"])
+        return cls(data, tuple(facts["version"]), facts["arch"], facts["memory"], tensors)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All but its data, for JSON."""
+        return {"version": self.version, "arch": self.arch, "memory": self.memory, "tensors": self.tensors}
 
 
 def module_of(library: str) -> str:
@@ -106,12 +122,10 @@ def build_engine(
                 stderr=(done.stderr or done.stdout)[-_SHOWN:],
             )
         facts = json.loads(files["facts"].read_text(encoding="utf-8"))
-        data = files["plan"].read_bytes()
+        return BuiltEngine.of_facts(files["plan"].read_bytes(), facts)
     finally:
         for file in files.values():
             file.unlink(missing_ok=True)
-    tensors = tuple((name, dtype, tuple(shape)) for name, dtype, shape in facts["tensors"])
-    return BuiltEngine(data, tuple(facts["version"]), facts["arch"], facts["memory"], tensors)
 
 
 def _last(text: str) -> str:

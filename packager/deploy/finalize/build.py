@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packager.bundle.gpu.engine_graphs import EngineGraph, read_constants, with_initializers
 from packager.bundle.gpu.engine_job import Builder, BuiltEngine, build_engine
-from packager.bundle.hashing import digest, sha256
+from packager.bundle.hashing import sha256
 from packager.bundle.reader import BundleFile
 from packager.bundle.staging import temporary_folder
 from packager.errors import ToolchainError
@@ -55,21 +55,13 @@ class EngineCache:
         try:
             facts = json.loads((self.folder / key / "facts.json").read_text(encoding="utf-8"))
             data = (self.folder / key / "engine").read_bytes()
-            tensors = tuple((name, dtype, tuple(shape)) for name, dtype, shape in facts["tensors"])
-            found = BuiltEngine(data, tuple(facts["version"]), facts["arch"], facts["memory"], tensors)
-            return found if sha256([data]) == facts["sha256"] else None
+            return BuiltEngine.of_facts(data, facts) if sha256([data]) == facts["sha256"] else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def add(self, key: str, engine: BuiltEngine) -> None:
         """Keep an engine. A folder that cannot be written is no error: the next time it is built again."""
-        facts = {
-            "version": engine.version,
-            "arch": engine.arch,
-            "memory": engine.memory,
-            "tensors": engine.tensors,
-            "sha256": sha256([engine.data]),
-        }
+        facts = engine.facts | {"sha256": sha256([engine.data])}
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with temporary_folder("engine", self.folder) as staged:
@@ -93,17 +85,16 @@ def build_engines(
 ) -> list[Outcome]:
     """Build the engines of ``graphs``, in order; what is built stays in the cache when this is interrupted."""
     outcomes = []
+    dtypes = {name: one.dtype for one in bundle.manifest.constants for name in (one.name, *one.aliases)}
     with temporary_folder("finalize") as workdir:
         timings = cache.timings(builder) if cache else None
         for number, graph in enumerate(graphs, start=1):
-            where: list[object] = list(archs) or [builder.arch, builder.gpu]
-            key = digest([graph.key, builder.library, builder.version, where])
+            key = builder.engine_key(graph.key, archs)
             known = cache.fetch(key) if cache else None
             if known is not None:
                 outcomes.append(Outcome(graph.key, graph.library, known, cached=True))
                 continue
             report(f"building engine {number} of {len(graphs)} by {builder.text}")
-            dtypes = {name: one.dtype for one in bundle.manifest.constants for name in (one.name, *one.aliases)}
             model = with_initializers(graph.model, read_constants(bundle, graph.constants), dtypes)
             started = time.monotonic()
             try:

@@ -77,13 +77,12 @@ def compare(
             except RunError as error:
                 return Comparison("", None, None, None, None, fallbacks, f"the engines do not run: {error.message}")
         if without := [one for one in said if issubclass(one.category, PackagerWarning)]:
-            why = (
-                f"the engines do not run: {without[0].message}"  # a session then takes fallbacks, whatever is selected
-            )
+            # A session then takes fallbacks, whatever is selected.
+            why = f"the engines do not run: {without[0].message}"
             return Comparison("", None, None, None, None, fallbacks, why)
         with open_turns(bundle, seed=0, device=device, threads=1) as turns:
             report("measuring engines and fallbacks in turns")
-            best, why = _fastest(turns, choices, engines, fallbacks, rounds)
+            best, why = _fastest(turns, choices, engines, fallbacks, rounds), ""
             if not difference <= tolerance:
                 best = dict(fallbacks)
                 why = f"results differ by {difference:.2g} of the largest value, more than {tolerance:g}"
@@ -98,7 +97,7 @@ def _fastest(
     engines: Mapping[str, str],
     fallbacks: Mapping[str, str],
     rounds: int,
-) -> tuple[dict[str, str], str]:
+) -> dict[str, str]:
     """Return the fastest selection: the better of all engines and all fallbacks, then each choice the other way."""
     times = np.median(turns.compare([engines, fallbacks], rounds), axis=0)
     best = dict(engines if times[0] < times[1] else fallbacks)
@@ -108,7 +107,7 @@ def _fastest(
         pair = np.median(turns.compare([best, changed], rounds), axis=0)
         if pair[1] < pair[0]:
             best = changed
-    return best, ""
+    return best
 
 
 def _difference(bundle: Bundle, engines: Mapping[str, str], fallbacks: Mapping[str, str]) -> float:
