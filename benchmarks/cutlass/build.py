@@ -25,9 +25,9 @@ from packager.backends.cutlass.attention.problem import rank_attention, read_att
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.conv.kernels import ConvConfig
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
-from packager.backends.cutlass.core.drafts import SM90A, Ranking
+from packager.backends.cutlass.core.drafts import Ranking
 from packager.backends.cutlass.core.kernel import KernelConfig
-from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.kernels import Sm90Tile
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable
-from packager.backends.cutlass.core.drafts import SM90A
-from packager.backends.cutlass.core.options import OPERATORS, CutlassOptions
+from packager.backends.cutlass.core.options import OPERATORS, SM90A, CutlassOptions
 from packager.bundle.tuning_records import read_records
 from packager.errors import ToolchainError
 from packager.ir.preparation import Preparation

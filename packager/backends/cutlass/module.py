@@ -18,9 +18,9 @@ from packager.backends.cutlass.core.compile_kernels import (
     find_cutlass,
     templates_digest,
 )
-from packager.backends.cutlass.core.drafts import SM90A, ZEROS, GroupDraft
+from packager.backends.cutlass.core.drafts import ZEROS, GroupDraft
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized

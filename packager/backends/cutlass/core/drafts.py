@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packager.backends.cutlass.core.kernel import KernelConfig
+from packager.backends.cutlass.core.options import SM90A
 from packager.backends.problem_calls import ProblemCall, ProblemMemory
 from packager.ir.primitives import Candidates, FunctionGroup, Parameter, PrimitiveFunction
 
-SM90A = "sm_90a"
 ZEROS = "zeros"
 """Name of the constant that initializes barriers."""
 
