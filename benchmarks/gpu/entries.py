@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.gpu.llama_layer import HIDDEN, Layer
-from benchmarks.zoo.entry import Entry, hugging, noise, own, tokens
+from benchmarks.zoo.classifiers import resnext
+from benchmarks.zoo.entry import Entry, hugging, image, noise, own, tokens
 
 
 class ResidualBlock(nn.Module):
@@ -104,8 +105,14 @@ def bert_base() -> Entry:
     )  # fmt: skip
 
 
+def resnet50() -> Entry:
+    """Return the entry of ResNet-50."""
+    return own("resnet50", "classifier", lambda: resnext(groups=1, width=64, squeeze=False), image())
+
+
 GPU_ENTRIES = (
     *map(llama, (1, 16, 128, 512, 2048)),
+    resnet50(),
     vit_b16(),
     bert_base(),
     own(

@@ -46,6 +46,7 @@ BATCHES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("dlrm", "deepfm", "ft_transformer", "lstm_batch", "pointnet", "patchtst"), (1, 8)),
     **dict.fromkeys((entry.name for entry in GPU_ENTRIES if entry.name.startswith("llama_layer")), (1,)),
     "diffusion_down": (1,),
+    "resnet50": (1, 32),
 }
 CUTLASS = "cutlass -candidates=1"  # what runs without `tune`
 TARGETS = {

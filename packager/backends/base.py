@@ -153,15 +153,15 @@ class Found:
 class Search:
     """Something that a backend can take, found by Python: where operators are optional, or constants say what it is.
 
-    ``find`` is shown every call of ``operator`` (``nn.softmax``), by the variable that it is bound to, in the model's
-    ``graph.dataflow.Dataflow``. It yields what it takes together, best first; one of the variables at most may be used
-    outside.
+    ``find`` is shown every call of ``operator``, by the variable it is bound to, and yields what it takes together,
+    best first; one variable may be used outside. ``merged``: only in partitions whose arguments say its extents.
     """
 
     name: str
     operator: str
     find: Callable[[Dataflow, Any], Iterable[Found]]
     anchor: bool = False
+    merged: bool = False
 
 
 @runtime_checkable

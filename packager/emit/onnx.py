@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,7 +151,13 @@ def _positions(inputs: Iterable[Any]) -> IdentityMap[tuple[int, int]]:
 
 
 def _dims(inputs: Iterable[Any]) -> IdentityMap[Extent]:
-    return IdentityMap((extent, str(extent.name)) for extent in _positions(inputs))
+    """Return a name of its own for each shape variable."""
+    named: IdentityMap[Extent] = IdentityMap()
+    for variable in _positions(inputs):
+        taken = set(named.values())
+        names = itertools.chain([""], (f"_{number}" for number in itertools.count(1)))
+        named[variable] = next(f"{variable.name}{end}" for end in names if f"{variable.name}{end}" not in taken)
+    return named
 
 
 def _value_info(name: str, expr: Any, dims: IdentityMap[Extent]) -> onnx.ValueInfoProto:

@@ -6,7 +6,7 @@ The text consists of integers, names of dims, ``+ - * //``, parentheses, ``min``
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tvm import tirx
@@ -14,6 +14,8 @@ from tvm import tirx
 from packager.bundle import shape_expr
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
+from packager.graph.dataflow import extents_of
+from packager.graph.identity import IdentitySet
 from packager.ir.shapes import Extent
 
 OPERATORS = {
@@ -140,6 +142,12 @@ def product(extents: tuple[Extent, ...]) -> Extent:
     for extent in extents:
         result = combine("*", result, extent)
     return result
+
+
+def shape_variables(tensors: Iterable[Any]) -> list[Any]:
+    """Return the variables that are extents of Relax tensors by themselves, in order of their first use."""
+    shapes = (extents_of(tensor) or () for tensor in tensors)
+    return list(IdentitySet(extent for shape in shapes for extent in shape if isinstance(extent, tirx.Var)))
 
 
 def maximum(expr: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:

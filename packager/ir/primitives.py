@@ -155,6 +155,9 @@ class Partition:
 
     ``function`` is a Relax function whose parameters are the arguments, in order, and whose body is one dataflow block;
     it returns a tensor, or a tuple of them. Arguments ``constant_arguments`` are constants at every site.
+
+    ``bounds`` are the least and the greatest value, at any site, of each of its shape variables, in the order in which
+    these first appear in the shapes of its parameters.
     """
 
     name: str
@@ -163,6 +166,7 @@ class Partition:
     constant_arguments: frozenset[int]
     sites: tuple[CallSite, ...]
     cost: Cost
+    bounds: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,14 +249,16 @@ class BackendOutput:
     """One backend's result for all its partitions.
 
     ``groups`` implement the compiled partitions; a partition without a group is listed in ``given_back``, with the
-    reason. ``constants`` is const_name_to_ndarray for its functions' ``constant`` parameters. ``warnings`` are shown to
-    the user.
+    reason; ``left_out`` has, for some of these, the indices of the composites that cannot be compiled: the others are
+    offered again, in partitions around them. ``constants`` is const_name_to_ndarray for its functions' ``constant``
+    parameters. ``warnings`` are shown to the user.
     """
 
     kind: str
     static_libraries: tuple[StaticLibrary, ...] = ()
     groups: Mapping[str, FunctionGroup] = field(default_factory=dict)
     given_back: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Array] = field(default_factory=dict)
     requires: tuple[SystemLibrary, ...] = ()
     licenses: tuple[License, ...] = ()

@@ -204,6 +204,9 @@ def _report_partitions(placement: Placement) -> None:
 def _given_back(verdict: Verdict) -> str:
     """Return what a backend's pattern matched, but its compilation gave back, with its source nodes and the reason."""
     part = verdict.partition
+    if verdict.left_out:
+        left_out = (operator for place in verdict.left_out for operator in part.composites[place].ops)
+        return f"{verdict.backend} left out {listed(left_out)} of {len(part.composites)} operators: {verdict.reason}"
     operators = (operator for composite in part.composites for operator in composite.ops)
     nodes = dict.fromkeys(node for site in part.sites for node in site.nodes)
     return f"{verdict.backend} gave back {listed(operators)} ({listed(nodes)}): {verdict.reason}"

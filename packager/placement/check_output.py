@@ -26,6 +26,9 @@ def check_answer(kind: str, partitions: Sequence[Partition], output: BackendOutp
     both = set(output.groups) & set(output.given_back)
     if wrong := sorted(both | by_name.keys() ^ {*output.groups, *output.given_back}):
         raise BackendError(f"{kind}: the backend must compile each partition or give it back: {', '.join(wrong)}")
+    for name, places in output.left_out.items():
+        if name not in output.given_back or not places or not set(places) <= {*range(len(by_name[name].composites))}:
+            raise BackendError(f"{kind}: left_out names what {name} has not, or what was not given back")
     for name, group in output.groups.items():
         _check_group(kind, by_name[name], group, output)
     _check_libraries(kind, output)

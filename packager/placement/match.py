@@ -147,7 +147,8 @@ def _search(graph: FlatMain, index: int, search: Search) -> list[Candidate]:
     for found in search.find(graph.dataflow, graph.bindings[index].var):
         nodes = {graph.number[variable] for variable in found.variables}
         members = frozenset(nodes | {field for node in nodes for field in _fields(graph, node)})
-        if is_closed(graph, members) and sum(graph.used_outside(node, members) for node in members) == 1:
+        may_leave = can_leave(graph, members) if search.merged else is_closed(graph, members)
+        if may_leave and sum(graph.used_outside(node, members) for node in members) == 1:
             candidates.append(Candidate(members, search, _match_of(graph, members, {}), found.problem))
     return candidates
 
@@ -198,20 +199,26 @@ def _fields(graph: FlatMain, node: int) -> set[int]:
 
 
 def is_closed(graph: FlatMain, nodes: frozenset[int]) -> bool:
-    """Whether these bindings can be outlined: inputs and outputs are tensors, the arguments determine all dims, and no
-    function of the module is called."""
+    """Whether these bindings can be outlined: they can leave ``main``, and their arguments determine all dims."""
+    if not can_leave(graph, nodes):
+        return False
+    own = [extent for node in graph.own_extents.keys() & nodes for extent in graph.own_extents[node]]
+    if not own:
+        return True
+    reads = set().union(*(graph.reads[node] for node in nodes)) - nodes
+    known = ArgumentDims([graph.variables[number] for number in reads])
+    return all(known.has(extent) for extent in own)
+
+
+def can_leave(graph: FlatMain, nodes: frozenset[int]) -> bool:
+    """Whether bindings can be part of a function: inputs and outputs are tensors, and no function of the module is
+    called."""
     if not graph.of_nothing.isdisjoint(nodes):  # code for loops that run at least once does not expect that
         return False
     if not graph.bound.isdisjoint(nodes) or any(graph.used_outside(node, nodes) for node in graph.no_tensors & nodes):
         return False
     reads = set().union(*(graph.reads[node] for node in nodes)) - nodes
-    if not reads.isdisjoint(graph.no_tensors):
-        return False
-    own = [extent for node in graph.own_extents.keys() & nodes for extent in graph.own_extents[node]]
-    if not own:
-        return True
-    known = ArgumentDims([graph.variables[number] for number in reads])
-    return all(known.has(extent) for extent in own)
+    return reads.isdisjoint(graph.no_tensors)
 
 
 class ArgumentDims:

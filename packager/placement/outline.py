@@ -7,16 +7,16 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvm import relax
-from tvm_ffi import structural_equal, structural_hash, structural_map
+from tvm import relax, tirx
+from tvm_ffi import structural_equal, structural_hash
 
 from packager.bundle.manifest import Dim
 from packager.errors import BackendError
 from packager.graph.cost import estimate_function
 from packager.graph.dataflow import bindings_of, extents_of
-from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import with_bindings
-from packager.graph.symbolic import to_extent
+from packager.graph.identity import IdentityMap, IdentitySet
+from packager.graph.rewrite import map_operands, nodes_of, with_bindings
+from packager.graph.symbolic import extent_interval, shape_variables, to_extent
 from packager.ir.primitives import CallSite, Composite, Cost, Partition
 from packager.ir.shapes import Extent
 from packager.placement.match import ArgumentDims, Candidate, FlatMain, external_reads
@@ -30,6 +30,11 @@ class Group:
     nodes: frozenset[int]
     candidates: tuple[Candidate, ...]
     anchored: bool
+
+    @property
+    def ordered(self) -> list[Candidate]:
+        """The matches in the order of the composites of the partition."""
+        return sorted(self.candidates, key=lambda candidate: max(candidate.nodes))
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,14 @@ class Cut:
 
         A shape may rely on an equality of dims of ``main`` that the arguments of the function do not imply.
         """
-        types = [binding.var.ty for binding in bindings_of(self.function)]
+        known = IdentitySet(shape_variables(self.function.params))
+        types = [*(binding.var.ty for binding in bindings_of(self.function)), self.function.ret_ty]
         fields = [field for ty in types for field in (ty.fields if isinstance(ty, relax.TupleType) else [ty])]
-        return all(extents_of(field) is not None for field in fields)
+        shapes = [extents_of(field) for field in fields]
+        if any(shape is None for shape in shapes):
+            return False
+        named = (variable for shape in shapes for extent in shape or () for variable in nodes_of(extent, tirx.Var))
+        return all(variable in known for variable in named)
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,10 @@ def outline(
         entry.groups.append(group)
         entry.sites.append(CallSite(_source_nodes(graph, group.nodes, nodes), site_constants))
         own = [(dim, to_extent(expression, names)) for expression, dim in part.dims.expressions]
-        entry.costs.append(estimate_function(part.function, IdentityMap([*names.items(), *own]), dims))
+        extents = IdentityMap([*names.items(), *own])
+        entry.costs.append(estimate_function(part.function, extents, dims))
+        variables = shape_variables(part.function.params)
+        entry.bounds.append([extent_interval(extents[variable], dims) for variable in variables])
     free = (name for name in (f"{kind}_{number}" for number in itertools.count()) if name not in taken)
     named = zip(free, found, strict=False)
     return [Outlined(_partition(kind, name, entry), tuple(entry.groups)) for name, entry in named]
@@ -114,6 +127,7 @@ class _Found:
     groups: list[Group] = field(default_factory=list)
     sites: list[CallSite] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
+    bounds: list[list[tuple[int, int]]] = field(default_factory=list)
 
     def equals(self, other: _Found) -> bool:
         """Whether both can share a partition."""
@@ -136,6 +150,9 @@ def _partition(kind: str, name: str, found: _Found) -> Partition:
         constant_arguments=found.constant_arguments,
         sites=tuple(found.sites),
         cost=max(found.costs, key=lambda cost: (cost.flops, cost.bytes_read)),
+        bounds=tuple(
+            (min(low for low, _ in sites), max(high for _, high in sites)) for sites in zip(*found.bounds, strict=True)
+        ),
     )
 
 
@@ -151,7 +168,7 @@ def _composites(group: Group) -> tuple[Composite, ...]:
             tuple(_operator(call, candidate) for call in candidate.match.calls),
             candidate.problem,
         )
-        for candidate in sorted(group.candidates, key=lambda c: max(c.nodes))
+        for candidate in group.ordered
     )
 
 
@@ -205,7 +222,7 @@ def cut(graph: FlatMain, nodes: frozenset[int]) -> Cut:
             for node in sorted(nodes):
                 binding = graph.bindings[node]
                 value = _with_dims(binding.value, dims)
-                value = structural_map(value, (relax.Var, lambda v: replaced.get(v, v)))
+                value = _renamed(value, replaced)
                 emit = builder.emit_output if graph.used_outside(node, nodes) else builder.emit
                 replaced[binding.var] = emit(value)
             outputs = [replaced[result] for result in results_of(graph, nodes)]
@@ -231,6 +248,13 @@ def _with_dims(value: Any, dims: ArgumentDims) -> Any:
             argument = relax.ShapeExpr([extent if dim is None else dim for extent, dim in found])  # noqa: PLW2901
         arguments.append(argument)
     return relax.Call(value.op, arguments, value.attrs, [_type(ty, dims) for ty in value.ty_args])
+
+
+def _renamed(value: Any, replaced: IdentityMap[relax.Var]) -> Any:
+    """Return a value that reads other variables. Its types, which may name dims of ``main``, are inferred anew."""
+    if isinstance(value, relax.Var):
+        return replaced.get(value, value)
+    return map_operands(value, lambda operand: _renamed(operand, replaced))
 
 
 def _type(ty: Any, dims: ArgumentDims) -> Any:

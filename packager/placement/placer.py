@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.runtime import DataType
 
 from packager.backends.base import PartitionBackend, Target
 from packager.backends.registry import blamed
@@ -27,12 +26,10 @@ from packager.ir.shapes import Extent
 from packager.placement.check_output import result_types
 from packager.placement.emptiness import Emptiness
 from packager.placement.grouping import Grouping
+from packager.placement.late_casts import late_casts
 from packager.placement.match import Candidate, FlatMain, find_candidates, is_closed
 from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
 from packager.placement.preparation import backend_of
-
-# Operators that cast or scale a value: the chain between its producer and an operator that reads it.
-SCALING = frozenset(f"relax.{name}" for name in ("astype", "multiply", "add", "subtract"))
 
 # What a backend compiles of partitions, and what it gives back; groups of functions may be empty in a dry run.
 Answer = Callable[[Target, Sequence[Partition]], BackendOutput]
@@ -42,13 +39,15 @@ Answer = Callable[[Target, Sequence[Partition]], BackendOutput]
 class Verdict:
     """The outcome of a partition: ``reason`` is why it was undone, None if its backend compiled it.
 
-    ``given_back``: the backend undid it, whose pattern had matched.
+    ``given_back``: the backend undid it, whose pattern had matched; because of the composites ``left_out`` alone, if
+    there are any.
     """
 
     backend: str
     partition: Partition
     reason: str | None
     given_back: bool = False
+    left_out: tuple[int, ...] = ()
 
 
 class Placer:
@@ -94,16 +93,41 @@ class Placer:
         backend = backend_of(target)
         options: Any = target.options
         groups = self._group(backend, target, options.max_partition_depth)
-        offered, verdicts = [], []
-        for outlined in self._outline(backend.kind, groups):
-            flops = outlined.partition.cost.flops
-            if flops < options.min_partition_flops:
-                reason = f"{flops} FLOPs a call, less than min_partition_flops={options.min_partition_flops}"
-                verdicts.append(self._undo(backend.kind, outlined, reason))
-            else:
-                offered.append(outlined)
-        output, judged = self._take(target, offered, answer)
-        return output, verdicts + judged
+        verdicts: list[Verdict] = []
+        while True:
+            offered = []
+            for outlined in self._outline(backend.kind, groups):
+                flops = outlined.partition.cost.flops
+                if flops < options.min_partition_flops:
+                    reason = f"{flops} FLOPs a call, less than min_partition_flops={options.min_partition_flops}"
+                    verdicts.append(self._undo(backend.kind, outlined, reason))
+                else:
+                    offered.append(outlined)
+            output = answer(target, [outlined.partition for outlined in offered])
+            if not output.left_out:
+                return output, verdicts + self._take(target.kind, offered, output)
+            groups = self._without(offered, output, options.max_partition_depth)
+            verdicts += [
+                _given_back(target.kind, outlined.partition, output)
+                for outlined in offered
+                if outlined.partition.name in output.left_out
+            ]
+
+    def _without(self, offered: Sequence[Outlined], output: BackendOutput, depth: int) -> list[Group]:
+        """Return the groups that were offered, in place of some those around what ``output`` leaves out."""
+        groups = []
+        for outlined in offered:
+            left_out = output.left_out.get(outlined.partition.name, ())
+            for group in outlined.groups:
+                if not left_out:
+                    groups.append(group)
+                    continue
+                self.grouping.dissolve(group.nodes)
+                kept = [one for place, one in enumerate(group.ordered) if place not in left_out]
+                for candidate in kept:
+                    self.grouping.add(candidate.nodes)
+                groups += self.merge([_single(candidate) for candidate in kept], depth)
+        return groups
 
     def assign(self, target: Target, groups: Sequence[Group], answer: Answer) -> tuple[BackendOutput, list[Verdict]]:
         """Compile these groups, which are unassigned, with one backend; return its output and a verdict per partition.
@@ -115,12 +139,11 @@ class Placer:
                 names = sorted({candidate.pattern.name for candidate in group.candidates})
                 raise BackendError(f"{target.kind}: {', '.join(names)} depends on its own result")
             self.grouping.add(group.nodes)
-        return self._take(target, self._outline(target.kind, list(groups)), answer)
+        offered = self._outline(target.kind, list(groups))
+        output = answer(target, [outlined.partition for outlined in offered])
+        return output, self._take(target.kind, offered, output)
 
-    def _take(self, target: Target, offered: Sequence[Outlined], answer: Answer) -> tuple[BackendOutput, list[Verdict]]:
-        kind = target.kind
-        partitions = [outlined.partition for outlined in offered]
-        output = answer(target, partitions)
+    def _take(self, kind: str, offered: Sequence[Outlined], output: BackendOutput) -> list[Verdict]:
         verdicts = []
         for outlined in offered:
             name = outlined.partition.name
@@ -128,8 +151,10 @@ class Placer:
                 self._accept(kind, outlined, output.groups[name])
                 verdicts.append(Verdict(kind, outlined.partition, None))
             else:
-                verdicts.append(self._undo(kind, outlined, output.given_back[name], given_back=True))
-        return output, verdicts
+                for group in outlined.groups:
+                    self.grouping.dissolve(group.nodes)
+                verdicts.append(_given_back(kind, outlined.partition, output))
+        return verdicts
 
     def _group(self, backend: PartitionBackend, target: Target, depth: int) -> list[Group]:
         """Return disjoint groups of bindings that match a backend's patterns, merged if the backend wants it."""
@@ -182,29 +207,7 @@ class Placer:
 
     @functools.cached_property
     def _late_casts(self) -> set[int]:
-        late = set()
-        for sources in self.grouping.predecessors:
-            chains = [self._scaled(source) for source in sources] if len(sources) > 1 else []
-            latest = max((chain[-1] for chain in chains), default=0)
-            late |= {node for chain in chains if chain[-1] < latest for node in chain if self._widens(node)}
-        return late
-
-    def _scaled(self, node: int) -> list[int]:
-        """Return the chain of casts and scalings that ends at ``node``, last first, then the producer of the value."""
-        chain = [node]
-        while self._operator(chain[-1]) in SCALING and len(self.grouping.predecessors[chain[-1]]) == 1:
-            chain += self.grouping.predecessors[chain[-1]]
-        return chain
-
-    def _widens(self, node: int) -> bool:
-        if self._operator(node) != "relax.astype":
-            return False
-        cast = self.graph.bindings[node].value
-        before, after = (DataType(str(ty.dtype)).bits for ty in (cast.args[0].ty, cast.ty))
-        return bool(after > before)
-
-    def _operator(self, node: int) -> str:
-        return str(getattr(getattr(self.graph.bindings[node].value, "op", None), "name", ""))
+        return late_casts([binding.value for binding in self.graph.bindings], self.grouping.predecessors)
 
     def _outline(self, kind: str, groups: list[Group]) -> list[Outlined]:
         return self._outlined(kind, self._cut(groups))
@@ -222,22 +225,23 @@ class Placer:
         )
 
     def _cut(self, groups: list[Group]) -> Iterator[tuple[Group, Cut]]:
-        """Yield groups with their functions; a group with unknown shapes is split into its matches."""
+        """Yield groups with their functions; a group with unknown shapes is split in two, again and again."""
         for group in groups:
-            whole = cut(self.graph, group.nodes)
-            if whole.has_shapes:
+            is_whole = is_closed(self.graph, group.nodes) and self.grouping.is_convex(group.nodes)
+            whole = cut(self.graph, group.nodes) if is_whole else None
+            if whole is not None and whole.has_shapes:
+                self.grouping.add(group.nodes)
                 yield group, whole
                 continue
             self.grouping.dissolve(group.nodes)
             if len(group.candidates) > 1:
-                for candidate in group.candidates:
-                    self.grouping.add(candidate.nodes)
-                yield from self._cut([_single(candidate) for candidate in group.candidates])
+                half = len(group.candidates) // 2
+                yield from self._cut([_joined(group.ordered[:half]), _joined(group.ordered[half:])])
 
-    def _undo(self, kind: str, outlined: Outlined, reason: str, *, given_back: bool = False) -> Verdict:
+    def _undo(self, kind: str, outlined: Outlined, reason: str) -> Verdict:
         for group in outlined.groups:
             self.grouping.dissolve(group.nodes)
-        return Verdict(kind, outlined.partition, reason, given_back)
+        return Verdict(kind, outlined.partition, reason)
 
     def _accept(self, kind: str, outlined: Outlined, group: FunctionGroup) -> None:
         part = outlined.partition
@@ -266,8 +270,18 @@ class Placer:
         )
 
 
+def _given_back(kind: str, partition: Partition, output: BackendOutput) -> Verdict:
+    name = partition.name
+    return Verdict(kind, partition, output.given_back[name], True, tuple(output.left_out.get(name, ())))
+
+
 def _single(candidate: Candidate) -> Group:
     return Group(candidate.nodes, (candidate,), candidate.pattern.anchor)
+
+
+def _joined(candidates: Sequence[Candidate]) -> Group:
+    nodes = frozenset().union(*(candidate.nodes for candidate in candidates))
+    return Group(nodes, tuple(candidates), any(candidate.pattern.anchor for candidate in candidates))
 
 
 def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:

@@ -57,15 +57,18 @@ static int32_t pk_trt_load(const pk_trt_engine_t *engine, const pk_trt_library_t
   return PK_TRT_ENGINE;
 }
 
+/* The shape of a tensor, as this slot of an engine or of a context says it. */
+static pk_trt_dims_t pk_trt_shape_of(const pk_trt_object_t *object, int8_t slot, const char *name,
+                                     const pk_trt_slots_t *slots) {
+  if (!slots->short_dims) return PK_TRT(object, slot, pk_trt_shape_fn)(object->impl, name);
+  const pk_trt_short_dims_t found = PK_TRT(object, slot, pk_trt_short_shape_fn)(object->impl, name);
+  pk_trt_dims_t dims = {found.rank, {0}};
+  for (int32_t i = 0; i < PK_TRT_MAX_RANK; ++i) dims.extents[i] = found.extents[i];
+  return dims;
+}
+
 static int pk_trt_shape_is(const pk_trt_tensor_t *tensor, const pk_trt_object_t *engine, const pk_trt_slots_t *slots) {
-  pk_trt_dims_t dims;
-  if (slots->short_dims) {
-    const pk_trt_short_dims_t found = PK_TRT(engine, slots->shape, pk_trt_short_shape_fn)(engine->impl, tensor->name);
-    dims.rank = found.rank;
-    for (int32_t i = 0; i < PK_TRT_MAX_RANK; ++i) dims.extents[i] = found.extents[i];
-  } else {
-    dims = PK_TRT(engine, slots->shape, pk_trt_shape_fn)(engine->impl, tensor->name);
-  }
+  const pk_trt_dims_t dims = pk_trt_shape_of(engine, slots->shape, tensor->name, slots);
   if (dims.rank != tensor->rank) return 0;
   for (int32_t i = 0; i < tensor->rank; ++i) {
     const int64_t declared = tensor->extents[i], found = dims.extents[i];

@@ -168,6 +168,18 @@ static int pk_trt_set_shape(const pk_trt_context_t *context, const pk_trt_tensor
   return PK_TRT(context->object, slots->set_shape, pk_trt_set_shape_fn)(context->object->impl, tensor->name, shape);
 }
 
+/* Whether the library computes an output of the size that memory was planned for. */
+static int pk_trt_has_size(const pk_trt_context_t *context, const pk_trt_tensor_t *tensor, const uint64_t **extents,
+                           const pk_trt_slots_t *slots) {
+  const pk_trt_dims_t dims = pk_trt_shape_of(context->object, slots->size, tensor->name, slots);
+  int is_same = dims.rank == tensor->rank;
+  for (int32_t i = 0; i < tensor->rank; ++i) {
+    const int64_t planned = tensor->extents[i] < 0 ? (int64_t)*(*extents)++ : tensor->extents[i];
+    is_same &= is_same && dims.extents[i] == planned;
+  }
+  return is_same;
+}
+
 /* Creating contexts of one engine is not said to be safe in several threads. */
 static pk_trt_object_t *pk_trt_create(const pk_trt_object_t *engine, const pk_trt_slots_t *slots, int has_memory) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -195,6 +207,12 @@ static int32_t pk_trt_prepare_context(pk_trt_context_t *context, const pk_trt_se
   for (int32_t i = 0; i < engine->num_inputs; ++i) {
     if (pk_trt_set_shape(context, &engine->tensors[i], &extents, slots)) continue;
     pk_trt_explain(why, PK_TRT_KEY " cannot take input '%s' of this size", key, engine->tensors[i].name);
+    return PK_TRT_SIZE;
+  }
+  for (int32_t i = engine->num_inputs; i < engine->num_tensors; ++i) {
+    if (pk_trt_has_size(context, &engine->tensors[i], &extents, slots)) continue;
+    pk_trt_explain(why, PK_TRT_KEY " computes output '%s' in another size than the bundle", key,
+                   engine->tensors[i].name);
     return PK_TRT_SIZE;
   }
   return 0;

@@ -63,16 +63,17 @@ typedef struct {
   int8_t set_memory;          /* IExecutionContext: setDeviceMemory */
   int8_t set_profile;         /* setOptimizationProfileAsync */
   int8_t set_shape;           /* setInputShape */
+  int8_t size;                /* getTensorShape, with the extents of this run */
   int8_t set_address;         /* setTensorAddress */
   int8_t enqueue;             /* enqueueV3 */
   int8_t refit;               /* IRefitter: refitCudaEngine */
   int8_t set_weights;         /* setNamedWeights */
 } pk_trt_slots_t;
 
-#define PK_TRT_SLOTS_11 0, 4, 3, 5, 5, 44, 8, 26, 27, 15, 16, 19, 10, 16, 20, 23, 36, 4, 9
+#define PK_TRT_SLOTS_11 0, 4, 3, 5, 5, 44, 8, 26, 27, 15, 16, 19, 10, 16, 20, 21, 23, 36, 4, 9
 static const pk_trt_slots_t pk_trt_slots[] = {
-    {0, 8, 1, 0, 2, 11, 13, 14, 22, 45, 46, 34, 35, 38, 11, 25, 29, 32, 44, 3, 12},
-    {0, 10, 0, 0, 3, 5, 6, 7, 10, 30, 31, 19, 20, 23, 10, 17, 21, 24, 37, 4, 13},
+    {0, 8, 1, 0, 2, 11, 13, 14, 22, 45, 46, 34, 35, 38, 11, 25, 29, 30, 32, 44, 3, 12},
+    {0, 10, 0, 0, 3, 5, 6, 7, 10, 30, 31, 19, 20, 23, 10, 17, 21, 22, 24, 37, 4, 13},
     {0, 11, PK_TRT_SLOTS_11},
     {1, 1, PK_TRT_SLOTS_11},
 };

@@ -37,6 +37,8 @@ class TestTensorrt(PartitionConformance):
         "allow_tf32": True,
         "workspace_mb": 64,
         "optimization_level": 1,
+        "optimize_for": "middle",
+        "leave": ("take", "topk"),
         "refit": True,
         "embed_runtime": True,
         "timing_cache": str(Path(__file__).parent / "no_records.json"),

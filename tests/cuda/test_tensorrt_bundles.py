@@ -180,6 +180,14 @@ def test_an_engine_that_needs_more_memory_than_planned_allocates_it(stand_ins: P
     assert run(bundle, stand_ins, [2], graph="off")["outputs"] == [product(2)]
 
 
+def test_an_output_of_another_size_than_planned_is_refused(embedded: Path, stand_ins: Path) -> None:
+    """Memory is planned for the bundle's; nothing is enqueued."""
+    told = run(embedded, stand_ins, [2], graph="off", FAKE_LONGER="1")
+    assert "failed with status 7: engine " in told["error"]
+    assert "computes output 'y' in another size than the bundle" in told["error"]
+    assert told["left"].split()[4] == "0"
+
+
 def test_swapped_constants_are_refitted_by_name(embedded: Path, stand_ins: Path) -> None:
     """For one session alone, the other keeps the bundle's; also the same values again, and the bundle's own."""
     swaps = [(5, 7, 11), (5, 13, 11), (1, 2, 3)]

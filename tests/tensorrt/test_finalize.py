@@ -16,10 +16,12 @@ import onnxruntime
 import pytest
 
 import packager
+from packager.backends.tensorrt import patterns
 from packager.bundle.gpu.engine_graphs import read_constants, read_graphs, with_initializers
 from packager.bundle.gpu.engines import read_engines
 from packager.deploy.finalize.finalizer import FinalizeResult, finalize
 from packager.errors import BundleError, ToolchainError, UsageError
+from packager.progress import Event
 from packager.targets.target_list import parse_targets
 
 pytestmark = pytest.mark.slow
@@ -194,3 +196,34 @@ def test_small_partitions_are_left(tmp_path: Path) -> None:
     assert read_engines(bundle.path) == ()
     with pytest.raises(UsageError, match="it has no engines"):
         finalized(bundle.path, tmp_path / "out.so")
+
+
+def test_an_operator_that_cannot_be_built_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two layers around one that TensorRT does not know, two engines are made."""
+    monkeypatch.setattr(patterns, "NOT_SEARCHED", patterns.NOT_SEARCHED - {"bitwise_and"})
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    net (float[8,32] x) => (float[8,4] y) {
+      a = MatMul(x, w0) b = Add(a, b0) c = Cast<to=6>(b) e = BitwiseAnd(c, mask)
+      f = Cast<to=1>(e) d = MatMul(f, w1) y = Add(d, b1)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    constants = arrays() | {"mask": np.full((1,), 15, np.int32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    onnx.save(model, tmp_path / "model.onnx")
+    events: list[Event] = []
+    packager.build(
+        tmp_path / "model.onnx",
+        tmp_path / "m.so",
+        targets=("cuda -arch=sm_86", TARGET),
+        golden=0,
+        cache=False,
+        progress=events.append,
+    )
+    (warning,) = [event.text for event in events if event.warning]
+    assert warning.startswith("tensorrt left out bitwise_and of 4 operators: TensorRT for RTX")
+    assert "BitwiseAnd" in warning
+    assert [record.state for record in read_engines(tmp_path / "m.so")] == ["embedded"] * 2
+    choices = packager.inspect(tmp_path / "m.so").manifest.choices
+    assert sum(choice.alternatives[choice.chosen].name.count("tensorrt(") for choice in choices) == 2

@@ -70,11 +70,11 @@ class TensorrtBackend:
         """Return None: engines that cannot be built here are left to ``packager finalize``."""
         return None
 
-    def patterns(self, target: Target) -> Sequence[Pattern | Search]:  # noqa: ARG002
-        """Return what it takes."""
+    def patterns(self, target: Target) -> Sequence[Pattern | Search]:
+        """Return what it takes. Raises UsageError for operators to leave that it would not take."""
         from packager.backends.tensorrt.patterns import make_patterns
 
-        return make_patterns()
+        return make_patterns(target.options.leave)
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
         """Write all partitions as ONNX, and build their engines if that can be done here. Raises ToolchainError."""

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from packager.backends.base import Context, Target
 from packager.backends.tensorrt.library import installed_library
 from packager.backends.tensorrt.module import Engine, compile_engines, group_of
 from packager.backends.tensorrt.options import TensorrtOptions
-from packager.backends.tensorrt.subgraph import Subgraph, write_subgraph
+from packager.backends.tensorrt.subgraph import Subgraph, composites_in, write_subgraph
 from packager.bundle.gpu.arch import arch_number
 from packager.bundle.gpu.engine_graphs import encode_graphs
 from packager.bundle.gpu.engine_job import Builder, BuiltEngine, build_engine, find_builder
@@ -29,7 +30,8 @@ TYPICAL_SECONDS = 30.0  # of building an engine
 def compile_partitions(partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
     """Compile ``tensorrt.o``. Raises BackendError, ToolchainError."""
     options: TensorrtOptions = target.options
-    graphs, given_back = _write_all(partitions, options)
+    refused = _Refused()
+    graphs = _write_all(partitions, options, refused)
     archs = tuple(map(arch_number, context.base.options.arch)) if options.library == "tensorrt_rtx" else ()
     builder, why = _builder_for(options, context)
     functions = []
@@ -40,12 +42,12 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
                 try:
                     built = builder and _build(graph, builder, archs, options, context)
                 except ToolchainError as error:
-                    given_back[graph.partition.name] = error.message
+                    refused.add(graph.partition, error.message, error.stderr)
                     continue
             functions.append(graph.function(_engine(graph, options, built or None)))
             kept.append(graph)
     if not kept:
-        return BackendOutput(target.kind, given_back=given_back)
+        return BackendOutput(target.kind, given_back=refused.given_back, left_out=refused.left_out)
     runtime = _runtime(options, builder)
     library = compile_engines(functions, context, encode_graphs([one.graph for one in kept]), embedded=runtime)
     groups = {graph.partition.name: group_of(one) for graph, one in zip(kept, functions, strict=True)}
@@ -53,7 +55,8 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         target.kind,
         (library,),
         groups if builder else {name: _pending(group) for name, group in groups.items()},
-        given_back=given_back,
+        given_back=refused.given_back,
+        left_out=refused.left_out,
         licenses=(RUNTIME_LICENSE,) if runtime else (),
         toolchain={builder.library: ".".join(map(str, builder.version))} if builder else {},
         warnings=(f"{len(kept)} engines are pending ({why}): run packager finalize on the target",)
@@ -76,14 +79,30 @@ def _runtime(options: TensorrtOptions, builder: Builder | None) -> Path | None:
     return found
 
 
-def _write_all(partitions: Sequence[Partition], options: TensorrtOptions) -> tuple[list[Subgraph], dict[str, str]]:
-    graphs, given_back = [], {}
+@dataclass
+class _Refused:
+    """Why partitions are given back, and because of which composites, where messages name some."""
+
+    given_back: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def add(self, partition: Partition, why: str, names: str) -> None:
+        self.given_back[partition.name] = why
+        count = len(partition.composites)
+        places = composites_in(names, count)
+        if places and len(places) < count:
+            self.left_out[partition.name] = places
+
+
+def _write_all(partitions: Sequence[Partition], options: TensorrtOptions, refused: _Refused) -> list[Subgraph]:
+    graphs = []
     for partition in partitions:
         try:
             graphs.append(write_subgraph(partition, options))
         except ModelError as error:
-            given_back[partition.name] = f"it cannot be written as ONNX: {error.detail or error.message}"
-    return graphs, given_back
+            why = error.detail or error.message
+            refused.add(partition, f"it cannot be written as ONNX: {why}", why)
+    return graphs
 
 
 def _builder_for(options: TensorrtOptions, context: Context) -> tuple[Builder | None, str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tvm import relax
+from tvm import relax, tirx
+from tvm.ir import is_prim_expr
 
 from packager.backends.base import Found, Match, Pattern, Search
 from packager.emit.errors import CannotWriteError
 from packager.emit.function_writer import FunctionWriter
 from packager.emit.ops.rules import RULES
-from packager.graph.dataflow import Dataflow, operator_of, static_shape_of, variables_of
+from packager.errors import UsageError, valid_names
+from packager.graph.dataflow import Dataflow, extents_of, operator_of, shape_of, static_shape_of, variables_of
 from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import nodes_of
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -46,20 +49,29 @@ class ConstantValue:
 
 @dataclass(frozen=True)
 class OperatorProblem:
-    """The constants that an operator reads, with their values."""
+    """The variable that an operator's result is bound to, and the constants that it reads, with their values."""
 
-    constants: tuple[tuple[Any, ConstantValue], ...]
+    result: Any
+    constants: tuple[tuple[Any, ConstantValue], ...] = ()
 
 
-def make_patterns() -> list[Pattern | Search]:
-    """Return what takes each operator: a search, and for the one with several results a pattern."""
+def make_patterns(leave: Collection[str] = ()) -> list[Pattern | Search]:
+    """Return what takes each operator but those to ``leave``: a search, and for the one with several results a pattern.
+
+    Raises UsageError for an operator to leave that is none of them.
+    """
+    known = sorted(RULES.keys() - NOT_SEARCHED | {"split"})
+    if unknown := [name for name in leave if name not in known]:
+        hint = valid_names(unknown[0], known, "operators")
+        raise UsageError(f"Target 'tensorrt': leave: there is no operator {unknown[0]!r}", hint=hint)
     from tvm.relax.dpl import is_op, wildcard
 
     split = Pattern(
         "tensorrt.split", is_op("relax.split")(wildcard()), check=_is_split, problem=_no_constants, taps=True
     )
-    searches = [Search(f"tensorrt.{name}", name, _find) for name in sorted(RULES) if name not in NOT_SEARCHED]
-    return [split, *searches]
+    searches = [Search(f"tensorrt.{name}", name, _find, merged=True) for name in known if name != "split"]
+    both: list[Pattern | Search] = [split, *searches]
+    return [one for one in both if one.name.removeprefix("tensorrt.") not in leave]
 
 
 def _find(flow: Dataflow, variable: Any) -> Iterator[Found]:
@@ -67,11 +79,11 @@ def _find(flow: Dataflow, variable: Any) -> Iterator[Found]:
     reads = variables_of(call)
     tensors = all(_fits(tensor, is_constant=flow.is_constant(tensor)) for tensor in (variable, *reads))
     tensors = tensors and _takes(operator_of(call), {str(read.ty.dtype) for read in reads})
-    is_folded = bool(reads) and all(map(flow.is_constant, reads))
+    is_folded = bool(reads) and all(map(flow.is_constant, reads)) and static_shape_of(variable) is not None
     if tensors and not is_folded and _is_written(call, reads):
         arrays = ((read, flow.array(read)) for read in reads)
         constants = tuple((read, ConstantValue(str(read.name), array)) for read, array in arrays if array is not None)
-        yield Found([variable], OperatorProblem(constants))
+        yield Found([variable], OperatorProblem(variable, constants))
 
 
 def _is_split(match: Match) -> bool:
@@ -80,8 +92,8 @@ def _is_split(match: Match) -> bool:
     return not any(map(match.is_constant, reads)) and all(map(_fits, reads)) and _is_written(call, reads)
 
 
-def _no_constants(_match: Match) -> OperatorProblem:
-    return OperatorProblem(())
+def _no_constants(match: Match) -> OperatorProblem:
+    return OperatorProblem(match.variables[0])
 
 
 def _takes(operator: str, types: Set[str]) -> bool:
@@ -94,16 +106,25 @@ def _takes(operator: str, types: Set[str]) -> bool:
 
 
 def _fits(tensor: Any, is_constant: bool = False) -> bool:
-    """Whether a tensor is of known shape, and of a type that TensorRT computes in; constants may be indices."""
+    """Whether a tensor is of known rank, and of a type that TensorRT computes in; constants may be indices."""
     if not isinstance(tensor.ty, relax.TensorType):
         return False
-    shape, dtype = static_shape_of(tensor), str(tensor.ty.dtype)
-    known = shape is not None and len(shape) <= MAX_RANK and 0 not in shape
+    shape, dtype = shape_of(tensor), str(tensor.ty.dtype)
+    known = (
+        shape is not None
+        and len(shape) <= MAX_RANK
+        and not any(extent == 0 for extent in shape if isinstance(extent, int))
+    )
     return known and (dtype in TYPES or (is_constant and dtype == "int64"))
 
 
 def _is_written(call: Any, reads: Sequence[Any]) -> bool:
-    writer = FunctionWriter([f"v{index}" for index in range(len(reads))], IdentityMap())
+    extents = [extent for tensor in (call, *reads) for extent in extents_of(tensor) or ()]
+    extents += [extent for shape in nodes_of(call, relax.ShapeExpr) for extent in shape.values]
+    extents += [argument for argument in call.args if is_prim_expr(argument)]
+    # The partition's arguments say these; where from matters to the whole alone.
+    places = ((variable, ("v0", 0)) for extent in extents for variable in nodes_of(extent, tirx.Var))
+    writer = FunctionWriter([f"v{index}" for index in range(len(reads))], IdentityMap(places))
     for index, read in enumerate(reads):
         writer.values[read] = f"v{index}"
     operator = str(call.op.name).removeprefix("relax.")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from packager.backends.tensorrt.module import Engine, EngineConstant, EngineFunction, EngineTensor
 from packager.backends.tensorrt.options import TensorrtOptions
 from packager.backends.tensorrt.patterns import OperatorProblem
+from packager.backends.tensorrt.profile import make_profile
 from packager.bundle.gpu.engine_graphs import EngineGraph, with_initializers
 from packager.bundle.hashing import digest, sha256
 from packager.emit.onnx import Interface, WrittenModel, write_function
 from packager.errors import BackendError
-from packager.graph.dataflow import static_shape_of
+from packager.graph.dataflow import shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.run_time_extents import results_of
 from packager.ir.primitives import Partition
@@ -41,16 +43,18 @@ class Subgraph:
 
     def function(self, engine: Engine) -> EngineFunction:
         """Return the function that runs an engine of it."""
-        return EngineFunction(f"{self.partition.name}_tensorrt", self.inputs, self.outputs, engine, self.constants)
+        return EngineFunction(self.graph.function, self.inputs, self.outputs, engine, self.constants)
 
 
 def write_subgraph(partition: Partition, options: TensorrtOptions) -> Subgraph:
     """Write a partition. Raises BackendError if it is not of this backend's problems, ModelError if it cannot be."""
     function = partition.function
     values: IdentityMap[Any] = IdentityMap()
-    for composite in partition.composites:
+    nodes = {}
+    for place, composite in enumerate(partition.composites):
         if not isinstance(composite.problem, OperatorProblem):
             raise BackendError(f"tensorrt: {partition.name} ({composite.name}) has no problem of this backend's")
+        nodes[str(composite.problem.result.name)] = f"{composite.ops[0]}#{place}"
         for variable, value in composite.problem.constants:
             values[variable] = value
     names = dict(partition.sites[0].constants)  # argument -> constant of the model
@@ -62,6 +66,7 @@ def write_subgraph(partition: Partition, options: TensorrtOptions) -> Subgraph:
         inputs=_unused([f"input_{place}" for place in range(len(given))], names),
         constants={names[index]: values[parameter].array for index, parameter in known.items()},
         outputs=_unused([f"output_{place}" for place in range(len(results))], names),
+        nodes=nodes,
     )
     ordered = [*(function.params[index] for index in given), *known.values()]
     written = write_function(_with_parameters(function, ordered), interface)
@@ -72,7 +77,13 @@ def write_subgraph(partition: Partition, options: TensorrtOptions) -> Subgraph:
     )
     return Subgraph(
         partition,
-        _graph(written, kept, options),
+        _graph(
+            f"{partition.name}_tensorrt",
+            written,
+            kept,
+            options,
+            make_profile(partition, given, interface.inputs, options.optimize_for),
+        ),
         kept,
         tuple(
             _tensor(name, function.params[index], index) for name, index in zip(interface.inputs, given, strict=True)
@@ -85,17 +96,27 @@ def write_subgraph(partition: Partition, options: TensorrtOptions) -> Subgraph:
     )
 
 
-def _graph(written: WrittenModel, kept: dict[str, Any], options: TensorrtOptions) -> EngineGraph:
+def composites_in(text: str, count: int) -> tuple[int, ...]:
+    """Return which of ``count`` composites a message names: nodes have names of theirs, ``nn.conv2d#12_1``."""
+    places = {int(place) for place in re.findall(r"[a-z0-9_]#(\d+)", text)}
+    return tuple(sorted(place for place in places if place < count))
+
+
+def _graph(
+    function: str, written: WrittenModel, kept: dict[str, Any], options: TensorrtOptions, profile: dict[str, Any]
+) -> EngineGraph:
     inside = {name: array for name, array in written.arrays.items() if name not in kept}
     model = with_initializers(written.proto.SerializeToString(deterministic=True), inside)
-    settings = {
+    settings: dict[str, Any] = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(options)
         if field.name in ("precision", "allow_tf32", "workspace_mb", "optimization_level", "refit")
     }
+    if profile:
+        settings["profile"] = profile
     contents = {name: sha256([array.tobytes()]) for name, array in kept.items()}
     key = digest([sha256([model]), contents, options.library, settings])
-    return EngineGraph(key, options.library, settings, tuple(kept), model)
+    return EngineGraph(key, function, options.library, settings, tuple(kept), model)
 
 
 def _unused(names: list[str], taken: dict[int, str]) -> list[str]:
@@ -114,6 +135,6 @@ def _with_parameters(function: Any, parameters: list[Any]) -> Any:
 
 
 def _tensor(name: str, variable: Any, argument: int) -> EngineTensor:
-    shape = static_shape_of(variable)
+    shape = shape_of(variable)
     assert shape is not None
     return EngineTensor(name, str(variable.ty.dtype), shape, argument)

@@ -12,19 +12,11 @@ from pathlib import Path
 from typing import Any
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt_rtx_bindings"}
-COMPUTING = [
-    "ACTIVATION",
-    "CONVOLUTION",
-    "DECONVOLUTION",
-    "ELEMENTWISE",
-    "MATRIX_MULTIPLY",
-    "NORMALIZATION",
-    "POOLING",
-    "REDUCE",
-    "SCALE",
-    "SOFTMAX",
-    "UNARY",
-]
+# Layers that are computed in float32 where the model has it: sums of many terms, and what is exponential. Of others,
+# which are computed in half between halves, a product and what is behind it become one kernel.
+SUMMING = ["NORMALIZATION", "REDUCE", "SOFTMAX"]
+WEIGHING = ["CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "POOLING", "SCALE"]
+ELEMENTWISE = ["ACTIVATION", "ELEMENTWISE", "UNARY"]
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and -MINOR
 
 
@@ -92,8 +84,14 @@ def parse(trt: Any, network: Any, logger: Any, path: str) -> None:
     """Read an ONNX model into a network; leaves the program if that fails."""
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(path):
-        errors = [str(parser.get_error(index)) for index in range(parser.num_errors)]
+        # Names of nodes tell packager what it is; not all versions have them in their text.
+        errors = [_with_name(parser.get_error(index)) for index in range(parser.num_errors)]
         sys.exit("it cannot read the graph: " + "; ".join(errors[:3]))
+
+
+def _with_name(error: Any) -> str:
+    name = error.node_name() if hasattr(error, "node_name") else ""
+    return str(error) if not name or name in str(error) else str(error) + " (" + name + ")"
 
 
 def make_config(trt: Any, builder: Any, network: Any, job: "dict[str, Any]") -> Any:
@@ -117,9 +115,9 @@ def make_config(trt: Any, builder: Any, network: Any, job: "dict[str, Any]") -> 
     if settings["precision"] == "fp16":
         if not hasattr(flags, "FP16"):
             sys.exit(f"version {trt.__version__} takes types from the model alone: leave -precision=fp16 out")
-        config.set_flag(flags.FP16)
+        keep_types(trt, network, config, "fp16")
     elif not is_typed(trt):
-        keep_types(trt, network, config)
+        keep_types(trt, network, config, "typed")
     if job["archs"]:
         config.num_compute_capabilities = len(job["archs"])
         for index, arch in enumerate(job["archs"]):
@@ -130,21 +128,85 @@ def make_config(trt: Any, builder: Any, network: Any, job: "dict[str, Any]") -> 
     return config
 
 
-def keep_types(trt: Any, network: Any, config: Any) -> None:
-    """Have a network of before version 10 compute in float32 what the model does, and the rest in half."""
-    kinds = [getattr(trt.LayerType, name) for name in COMPUTING if hasattr(trt.LayerType, name)]
-    halves = singles = False
-    for index in range(network.num_layers):
-        layer = network.get_layer(index)
-        types = [layer.get_output_type(number) for number in range(layer.num_outputs)]
-        halves = halves or trt.float16 in types
-        if layer.type in kinds and types and all(one == trt.float32 for one in types):
-            layer.precision = trt.float32
-            singles = True
-    if halves:
-        config.set_flag(trt.BuilderFlag.FP16)
-        if singles:
-            config.set_flag(trt.BuilderFlag.PREFER_PRECISION_CONSTRAINTS)
+def add_profile(builder: Any, config: Any, sizes: "dict[str, list[list[int]]]") -> None:
+    """Say between which extents each input with symbolic ones is, and for which the engine is to be fastest."""
+    if not sizes:
+        return
+    profile = builder.create_optimization_profile()
+    for name, extents in sizes.items():
+        profile.set_shape(name, *extents)
+    if config.add_optimization_profile(profile) < 0:
+        sys.exit("it takes no engine for inputs of these sizes: " + json.dumps(sizes))
+
+
+def keep_types(trt: Any, network: Any, config: Any, precision: str) -> None:
+    """Have a network of before version 10 compute in float32 what the model does, and the rest in half.
+
+    The library makes one kernel of a product and the bias, activation and sum behind it, in the type of the widest:
+    where these are float32 between halves, as converted models have them, they are left to it. Of ``fp16``, only sums
+    stay in float32.
+    """
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    typed = precision == "typed"
+    if typed and not any(trt.float16 in types_of(layer) for layer in layers):
+        return
+    config.set_flag(trt.BuilderFlag.FP16)
+    kinds = kinds_of(trt, SUMMING + WEIGHING + ELEMENTWISE if typed else SUMMING)
+    between = layers_between_halves(trt, network, layers) if typed else set()
+    single = [
+        layer
+        for index, layer in enumerate(layers)
+        if layer.type in kinds and index not in between and set(types_of(layer)) == {trt.float32}
+    ]
+    for layer in single:
+        layer.precision = trt.float32
+    if single:
+        config.set_flag(trt.BuilderFlag.PREFER_PRECISION_CONSTRAINTS)
+
+
+def kinds_of(trt: Any, names: "list[str]") -> "list[Any]":
+    """Return those kinds of layers that this version has."""
+    return [getattr(trt.LayerType, name) for name in names if hasattr(trt.LayerType, name)]
+
+
+def types_of(layer: Any) -> "list[Any]":
+    """Return the types of a layer's results."""
+    return [layer.get_output_type(number) for number in range(layer.num_outputs)]
+
+
+def layers_between_halves(trt: Any, network: Any, layers: "list[Any]") -> "set[int]":
+    """Return the elementwise layers of float32 that only such, from casts of halves to casts to halves, are beside."""
+    elementwise, casts = kinds_of(trt, ELEMENTWISE), kinds_of(trt, ["CAST", "IDENTITY"])
+    moves, fixed = kinds_of(trt, ["SHUFFLE", "SLICE", "CONCATENATION"]), kinds_of(trt, ["CONSTANT"])
+    made = {}  # the layers that float32 tensors are from
+    for index, layer in enumerate(layers):
+        for number in range(layer.num_outputs):
+            made[layer.get_output(number).name] = index
+    outside = {network.get_output(index).name for index in range(network.num_outputs)}
+    parts = list(range(len(layers)))  # a layer of the same part, itself for one of each
+
+    def part_of(index: int) -> int:
+        while parts[index] != index:
+            index = parts[index]
+        return index
+
+    bound = set()  # parts that something else is beside
+    for index, layer in enumerate(layers):
+        of_halves = layer.type in casts or layer.type in fixed
+        if not of_halves and layer.type not in elementwise and layer.type not in moves:
+            bound.add(index)
+        bound.update(index for number in range(layer.num_outputs) if layer.get_output(number).name in outside)
+        for number in range(layer.num_inputs):
+            tensor = layer.get_input(number)
+            if tensor is None or tensor.dtype != trt.float32:
+                continue
+            source = made.get(tensor.name)
+            if source is None or (layers[source].type in casts and layers[source].get_input(0).dtype != trt.float16):
+                bound.add(index)  # an input of the model's
+            elif layers[source].type not in casts and layers[source].type not in fixed and layer.type not in casts:
+                parts[part_of(index)] = part_of(source)
+    wide = {part_of(index) for index in bound}
+    return {index for index, layer in enumerate(layers) if layer.type in elementwise and part_of(index) not in wide}
 
 
 def start_timing_cache(config: Any, path: str) -> None:
@@ -177,6 +239,7 @@ def build(trt: Any, job: "dict[str, Any]") -> "dict[str, Any]":
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     outputs = [network.get_output(index) for index in range(network.num_outputs)]
     config = make_config(trt, builder, network, job)
+    add_profile(builder, config, job["settings"].get("profile", {}))
     timings = job["timing_cache"] and not job["archs"]
     if timings:
         start_timing_cache(config, job["timing_cache"])

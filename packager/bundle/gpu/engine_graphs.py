@@ -40,9 +40,13 @@ LARGEST_MODEL = 2**31 - 1
 
 @dataclass(frozen=True)
 class EngineGraph:
-    """What an engine is built from: its key, the library it is for, how, and the model that lacks ``constants``."""
+    """What an engine is built from: its key, the library it is for, how, and the model that lacks ``constants``.
+
+    ``function`` is the symbol of the primitive function that runs it.
+    """
 
     key: str
+    function: str
     library: str
     settings: Mapping[str, Any]
     constants: tuple[str, ...]
@@ -55,6 +59,7 @@ def encode_graphs(graphs: Sequence[EngineGraph]) -> bytes:
     for graph in graphs:
         facts = {
             "key": graph.key,
+            "function": graph.function,
             "library": graph.library,
             "settings": dict(graph.settings),
             "constants": list(graph.constants),
@@ -87,7 +92,8 @@ def _decode(content: bytes) -> Iterator[EngineGraph]:
             raise ValueError("it is cut short")
         place += size
         facts = json.loads(text)
-        yield EngineGraph(facts["key"], facts["library"], facts["settings"], tuple(facts["constants"]), model)
+        constants = tuple(facts["constants"])
+        yield EngineGraph(facts["key"], facts["function"], facts["library"], facts["settings"], constants, model)
 
 
 def read_constants(bundle: BundleFile, names: Sequence[str]) -> dict[str, Array]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from packager.bundle.graph.call_graph import CallGraph
 from packager.bundle.manifest import Manifest
 from packager.bundle.selection import PlacementChoice
 from packager.deploy.load.loader import Bundle, load
@@ -38,9 +39,22 @@ class Comparison:
     why: str = ""
 
 
-def ways(manifest: Manifest, pending: Collection[str]) -> list[PlacementChoice]:
-    """Return the choices that have an engine to use: none while some are pending, since choices do not say which."""
-    return [one for one in manifest.choices if _engine(one) is not None and one.fallback is not None and not pending]
+def ways(manifest: Manifest, calls: CallGraph | None, pending: Collection[str]) -> list[PlacementChoice]:
+    """Return the choices that have engines to use: all that they need; ``pending`` are functions whose engine lacks."""
+    return [
+        choice
+        for choice in manifest.choices
+        if _engine(choice) is not None and choice.fallback is not None and not _needs(choice, calls, pending)
+    ]
+
+
+def _needs(choice: PlacementChoice, calls: CallGraph | None, functions: Collection[str]) -> bool:
+    """Whether a choice's engines are those of some of these functions, as far as is known."""
+    if calls is None:
+        return bool(functions)
+    place = _engine(choice)
+    made = (call for run in calls.runs for call in run.calls)
+    return any(call.symbol in functions for call in made if call.branch.get(choice.name) == place)
 
 
 def _engine(choice: PlacementChoice) -> int | None:

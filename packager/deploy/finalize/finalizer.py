@@ -14,6 +14,7 @@ from packager.bundle.gpu.arch import arch_number
 from packager.bundle.gpu.engine_graphs import EngineGraph, read_graphs
 from packager.bundle.gpu.engine_job import Builder, find_builder
 from packager.bundle.gpu.engines import EngineRecord, NewEngine, append_engines, read_engines
+from packager.bundle.graph.section import read_call_graph
 from packager.bundle.manifest import SELECTION_SECTION, Manifest
 from packager.bundle.reader import inspect, read_bundle
 from packager.bundle.section import write_manifest
@@ -92,7 +93,8 @@ def finalize(
         raise UsageError(f"{target} is the bundle itself", hint="give the copy another name: -o OUT.so")
     with received(progress):
         bundle = inspect(source)
-        graphs = _pending(source, read_engines(source), read_graphs(bundle))
+        known = read_graphs(bundle)
+        graphs = _pending(source, read_engines(source), known)
         builder = _builder(Path(python or sys.executable), graphs, device)
         archs = _archs(bundle.manifest) if builder.library == "tensorrt_rtx" else []
         if not archs and not builder.arch:
@@ -115,8 +117,8 @@ def finalize(
             shutil.copyfile(source, staged)
             records = append_engines(staged, built)
             _seal(staged, bundle.manifest, {})
-            pending = [record.key for record in records if record.state == "pending"]
-            choices = ways(bundle.manifest, pending)
+            pending = {known[record.key].function for record in records if record.state == "pending"}
+            choices = ways(bundle.manifest, read_call_graph(bundle), pending)
             comparison = _compare(staged, choices, use, rounds, device, tolerance, folders)
             _seal(staged, bundle.manifest, comparison.chosen)
     return FinalizeResult(str(source), str(target), builder.text, tuple(outcomes), records, comparison)
@@ -158,7 +160,7 @@ def _compare(
     folders: Sequence[Path],
 ) -> Comparison:
     if not choices:
-        return Comparison("", None, None, None, None, {}, "engines are still pending")
+        return Comparison("", None, None, None, None, {}, "in each choice an engine is still pending")
     if use != "measured":
         chosen = selection_of(choices, engines=use == "engines")
         return Comparison("", None, None, None, None, chosen, f"--use {use}")

@@ -15,7 +15,7 @@ from packager.ir.primitives import BackendOutput, Partition
 from packager.placement.match import FlatMain
 from packager.placement.outline import Group
 from packager.placement.place import foresee
-from packager.placement.placer import Answer, Placer
+from packager.placement.placer import Answer, Placer, Verdict
 from packager.placement.preparation import needs_library
 
 # Of more Targets not every order is tried: each alone, and each before all others.
@@ -58,19 +58,24 @@ def find_layouts(
     return list(found.values())
 
 
-def refusing(refused: Sequence[tuple[str, Partition]]) -> Answer:
-    """Return what backends foresee, who also give back these partitions."""
+def refusing(refused: Sequence[Verdict]) -> Answer:
+    """Return what backends foresee, who also give back these partitions, or some of their composites."""
 
     def answer(target: Target, partitions: Sequence[Partition]) -> BackendOutput:
         output = foresee(target, partitions)
-        own = [part for kind, part in refused if kind == target.kind]
+        own = [verdict for verdict in refused if verdict.backend == target.kind]
         back = {
-            part.name: "its backend gave it back"
+            part.name: verdict
             for part in partitions
-            if any(structural_equal(part.function, other.function) for other in own)
+            for verdict in own
+            if structural_equal(part.function, verdict.partition.function)
         }
-        groups = {name: group for name, group in output.groups.items() if name not in back}
-        return BackendOutput(output.kind, groups=groups, given_back={**output.given_back, **back})
+        return BackendOutput(
+            output.kind,
+            groups={name: group for name, group in output.groups.items() if name not in back},
+            given_back={**output.given_back, **dict.fromkeys(back, "its backend gave it back")},
+            left_out={name: verdict.left_out for name, verdict in back.items() if verdict.left_out},
+        )
 
     return answer
 

@@ -9,7 +9,6 @@ from packager.backends.base import Target
 from packager.bundle.selection import Alternative, PlacementChoice, PlacementPlan, PlacementRecord, Rule
 from packager.errors import UsageError
 from packager.ir.model import PreparedModel
-from packager.ir.primitives import Partition
 from packager.placement.choices.candidates import CoverFinder, find_candidates
 from packager.placement.choices.classes import Classes, RegionClass, find_classes, name_covers
 from packager.placement.choices.expand import expand
@@ -109,10 +108,10 @@ def partition_choices(
     """Partition a model with the alternatives of each region that ``choose`` returns; a dry run as in ``partition``.
 
     What a backend gives back when it compiles is given to others, as in a greedy placement: layouts and classes are
-    found again without it. Raises BackendError, UsageError for a trial of what is pending, and any error of a backend
-    or of ``choose``.
+    found again without it; the verdicts on it come last. Raises BackendError, UsageError for a trial of what is
+    pending, and any error of a backend or of ``choose``.
     """
-    refused: list[tuple[str, Partition]] = []
+    refused: list[Verdict] = []
     answer = foresee if compile_partitions is None else checked(compile_partitions)
     origin = Placer(prepared)
     while True:
@@ -127,7 +126,7 @@ def partition_choices(
             output, judged = placer.assign(target, groups, answer)
             outputs.append(output)
             verdicts += judged
-        given_back = [(verdict.backend, verdict.partition) for verdict in verdicts if verdict.given_back]
+        given_back = [verdict for verdict in verdicts if verdict.given_back]
         if not given_back:
             pending = {out.kind for out in outputs if any(group.pending for group in out.groups.values())}
             if rule == "trial" and pending:
@@ -136,7 +135,7 @@ def partition_choices(
                     hint="build without --place: packager finalize measures them",
                 )
             record = _record(rule, found, chosen, choosing.revision, pending)
-            return Placement(placer.model_of(outputs, record), tuple(verdicts))
+            return Placement(placer.model_of(outputs, record), (*verdicts, *refused))
         refused += given_back
 
 

@@ -3,7 +3,7 @@
  * RTX); slots that nobody should call abort. What the library would refuse it refuses by a message and NULL or false;
  * what it would crash on aborts.
  *
- * Environment: FAKE_NO_RUNTIME, FAKE_NO_CONTEXT, FAKE_NO_REFIT, FAKE_NO_ENQUEUE. */
+ * Environment: FAKE_NO_RUNTIME, FAKE_NO_CONTEXT, FAKE_NO_REFIT, FAKE_NO_ENQUEUE, FAKE_LONGER (extents of outputs). */
 #define STAND_IN "nvinfer"
 #include <stddef.h>
 
@@ -150,6 +150,17 @@ static _Bool set_shape(impl_t *impl, const char *name, const dims_t *dims) {
     context->extents[index][i] = extent;
   }
   return 1;
+}
+
+/* Of an output, the extents of the first input, whose elements it has. */
+static dims_t get_size(const impl_t *impl, const char *name) {
+  const context_t *context = impl_owner((impl_t *)impl);
+  const int32_t index = index_of(context->engine, name), rank = context->engine->plan.tensors[index].rank;
+  const int64_t *extents = context->extents[context->engine->plan.tensors[index].mode == 2 ? 0 : index];
+  dims_t dims = {rank, {0}};
+  for (int32_t i = 0; i < rank; ++i)
+    dims.extents[i] = (__typeof__(dims.extents[0]))(extents[i] + setting("FAKE_LONGER", 0));
+  return dims;
 }
 
 static _Bool set_address(impl_t *impl, const char *name, void *address) {
@@ -365,11 +376,9 @@ __attribute__((constructor)) static void fill_tables(void) {
       {{35, 20, 16}, METHOD(get_type)},
       {{38, 23, 19}, METHOD(get_mode)},
   };
-  const slot_t of_context[] = {{{11, 10, 10}, METHOD(set_memory)},
-                               {{25, 17, 16}, METHOD(set_profile)},
-                               {{29, 21, 20}, METHOD(set_shape)},
-                               {{32, 24, 23}, METHOD(set_address)},
-                               {{44, 37, 36}, METHOD(enqueue)}};
+  const slot_t of_context[] = {{{11, 10, 10}, METHOD(set_memory)},  {{25, 17, 16}, METHOD(set_profile)},
+                               {{29, 21, 20}, METHOD(set_shape)},   {{30, 22, 21}, METHOD(get_size)},
+                               {{32, 24, 23}, METHOD(set_address)}, {{44, 37, 36}, METHOD(enqueue)}};
   const slot_t of_refitter[] = {{{3, 4, 4}, METHOD(refit)}, {{12, 13, 9}, METHOD(set_weights)}};
   FILL(RUNTIME, of_runtime, destroy_runtime);
   FILL(ENGINE, of_engine, destroy_engine);
