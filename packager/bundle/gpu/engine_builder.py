@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt_rtx_bindings"}
-# Layers that are computed in float32 where the model has it: sums of many terms, and what is exponential. Of others,
-# which are computed in half between halves, a product and what is behind it become one kernel.
-SUMMING = ["NORMALIZATION", "REDUCE", "SOFTMAX"]
-WEIGHING = ["CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "POOLING", "SCALE"]
-ELEMENTWISE = ["ACTIVATION", "ELEMENTWISE", "UNARY"]
+# Layers that versions before 10 are told what to compute in.
+SUMMING = ["NORMALIZATION", "POOLING", "REDUCE", "SOFTMAX"]
+WEIGHING = ["CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY"]
+ELEMENTWISE = ["ACTIVATION", "ELEMENTWISE", "SCALE", "UNARY"]
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and -MINOR
 
 
@@ -115,9 +114,9 @@ def make_config(trt: Any, builder: Any, network: Any, job: "dict[str, Any]") -> 
     if settings["precision"] == "fp16":
         if not hasattr(flags, "FP16"):
             sys.exit(f"version {trt.__version__} takes types from the model alone: leave -precision=fp16 out")
-        keep_types(trt, network, config, "fp16")
+        keep_types(trt, network, config, settings)
     elif not is_typed(trt):
-        keep_types(trt, network, config, "typed")
+        keep_types(trt, network, config, settings)
     if job["archs"]:
         config.num_compute_capabilities = len(job["archs"])
         for index, arch in enumerate(job["archs"]):
@@ -139,28 +138,33 @@ def add_profile(builder: Any, config: Any, sizes: "dict[str, list[list[int]]]") 
         sys.exit("it takes no engine for inputs of these sizes: " + json.dumps(sizes))
 
 
-def keep_types(trt: Any, network: Any, config: Any, precision: str) -> None:
+def keep_types(trt: Any, network: Any, config: Any, settings: "dict[str, Any]") -> None:
     """Have a network of before version 10 compute in float32 what the model does, and the rest in half.
 
-    The library makes one kernel of a product and the bias, activation and sum behind it, in the type of the widest:
-    where these are float32 between halves, as converted models have them, they are left to it. Of ``fp16``, only sums
-    stay in float32.
+    Its kernels for products of halves may add up in half. Halves are exact in TF32, so ``typed`` products are of
+    float32, rounded to that: sums are then in float32. What is elementwise and between halves is left to the library:
+    it makes one kernel of a product and what follows, in the widest type of both. Of ``fp16`` only sums of layers stay
+    in float32.
     """
     layers = [network.get_layer(index) for index in range(network.num_layers)]
-    typed = precision == "typed"
+    typed = settings["precision"] == "typed"
     if typed and not any(trt.float16 in types_of(layer) for layer in layers):
         return
     config.set_flag(trt.BuilderFlag.FP16)
     kinds = kinds_of(trt, SUMMING + WEIGHING + ELEMENTWISE if typed else SUMMING)
-    between = layers_between_halves(trt, network, layers) if typed else set()
+    free = layers_between_halves(trt, network, layers) if typed else set()
     single = [
         layer
         for index, layer in enumerate(layers)
-        if layer.type in kinds and index not in between and set(types_of(layer)) == {trt.float32}
+        if layer.type in kinds and index not in free and set(types_of(layer)) == {trt.float32}
     ]
-    for layer in single:
+    products = [layer for layer in layers if typed and layer.type in kinds_of(trt, WEIGHING)]
+    halves = [layer for layer in products if set(types_of(layer)) == {trt.float16}]
+    if len(halves) == len(products):
+        config.set_flag(trt.BuilderFlag.TF32)
+    for layer in single + halves:
         layer.precision = trt.float32
-    if single:
+    if single or halves:
         config.set_flag(trt.BuilderFlag.PREFER_PRECISION_CONSTRAINTS)
 
 
