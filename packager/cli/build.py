@@ -133,8 +133,9 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the size of the build cache, or clear it."""
+    """Show the size of the build cache and what shared caches were asked for, or clear it."""
     from packager.codegen.cache import Cache
+    from packager.codegen.store_statistics import read_statistics
 
     store = Cache.of_user()
     if clear:
@@ -144,13 +145,20 @@ def cache(
         else:
             print(f"removed {removed} entries from {store.folder}")
         return
-    usage = store.usage()
+    usage, stores = store.usage(), read_statistics(store)
     if as_json:
-        print_json({"schema_version": 1} | dataclasses.asdict(usage) | {"folder": str(usage.folder)})
+        by_store = {"stores": {name: dataclasses.asdict(counts) for name, counts in stores.items()}}
+        print_json({"schema_version": 1} | dataclasses.asdict(usage) | {"folder": str(usage.folder)} | by_store)
         return
     print(usage.folder)
     for kind in ("bundle", "object"):
         print(f"{kind}: {usage.entries.get(kind, 0)} entries, {usage.nbytes.get(kind, 0) / 2**20:.1f} MiB")
+    for name, counts in stores.items():
+        print(
+            f"{name}: {counts.hits} hits ({counts.bytes_read / 2**20:.1f} MiB), {counts.misses} misses, "
+            f"{counts.added} added ({counts.bytes_written / 2**20:.1f} MiB), {counts.errors} errors"
+            + (f"; the last: {counts.last_error}" if counts.last_error else "")
+        )
 
 
 COMMANDS = (with_build_options(build), doctor, cache, with_build_options(explain, explained=True), targets)

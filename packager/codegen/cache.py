@@ -2,7 +2,7 @@
 
 Entries are folders named by the SHA-256 of everything their content depends on. An entry is written to a temporary
 folder and renamed, so that concurrent or killed builds never leave partial entries. Each stores the hashes of its
-files; damaged entries are dropped.
+files; damaged entries are dropped. Shared caches are asked for what is not here, and get what is made here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packager.bundle.hashing import sha256_of_file
 from packager.bundle.staging import FOLDERS, remove_leftovers, temporary_folder
 from packager.errors import UsageError
+
+if TYPE_CHECKING:
+    from packager.codegen.shared_cache import SharedCache
 
 HASHES = "hashes.json"
 
@@ -33,17 +37,18 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache folder. If not ``enabled``, lookups miss and nothing is stored."""
+    """A cache folder, and the shared caches behind it. If not ``enabled``, lookups miss and nothing is stored."""
 
     folder: Path
     enabled: bool = True
+    shared: tuple[SharedCache, ...] = ()
 
     @classmethod
-    def of_user(cls, *, enabled: bool = True) -> Cache:
+    def of_user(cls, *, enabled: bool = True, shared: tuple[SharedCache, ...] = ()) -> Cache:
         """Return the cache in ``$XDG_CACHE_HOME/packager`` or ``~/.cache/packager``. Raises UsageError."""
         base = os.environ.get("XDG_CACHE_HOME")
         try:
-            return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled)
+            return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled, shared)
         except RuntimeError:  # TVM's import also fails then
             raise UsageError(
                 "there is no home folder: HOME is not set, and this user is not in the password database",
@@ -51,13 +56,30 @@ class Cache:
             ) from None
 
     def fetch(self, kind: str, key: str, into: Path) -> bool:
-        """Copy an entry's files to a folder; return whether it was found intact. A damaged entry is removed.
+        """Copy an entry's files to a folder; return whether it was found intact, here or in a shared cache."""
+        if not self.enabled:
+            return False
+        found = self._fetch(kind, key, into)
+        if found:
+            for shared in self.shared:
+                if shared.fill and not shared.has(kind, key):
+                    shared.add(kind, key, found)
+            return True
+        for shared in self.shared:
+            files = shared.fetch(kind, key, into)
+            if files is not None:
+                self._add(kind, key, files)
+                return True
+        return False
+
+    def _fetch(self, kind: str, key: str, into: Path) -> list[Path]:
+        """Copy the files of an entry of this folder and return the copies. A damaged entry is removed.
 
         The copies are checked, not the entry: another process may clear the cache at any time.
         """
         entry = self.folder / kind / key
-        if not self.enabled or not entry.is_dir():
-            return False
+        if not entry.is_dir():
+            return []
         self._make_private()
         copies: list[Path] = []
         try:
@@ -68,21 +90,27 @@ class Cache:
             if expected and expected == {name: sha256_of_file(into / name) for name in expected}:
                 with contextlib.suppress(OSError):  # the age only orders eviction
                     os.utime(entry)
-                return True
+                return copies
         except (OSError, ValueError, TypeError):
             expected = None  # damaged or removed: a miss
         for copy in copies:
             copy.unlink(missing_ok=True)
         shutil.rmtree(entry, ignore_errors=True)
-        return False
+        return []
 
     def add(self, kind: str, key: str, files: Iterable[Path]) -> None:
-        """Store copies of files as an entry.
+        """Store copies of files as an entry, here and in the shared caches.
 
         Errors are ignored: a build must not fail if the cache is not writable (full disk, read-only home).
         """
         if not self.enabled:
             return
+        paths = list(files) if self.shared else files
+        self._add(kind, key, paths)
+        for shared in self.shared:
+            shared.add(kind, key, paths)
+
+    def _add(self, kind: str, key: str, files: Iterable[Path]) -> None:
         parent = self.folder / kind
         with contextlib.suppress(OSError):
             parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions, takes_options
 from packager.pipeline.publish import Outputs, results, work_folder
 from packager.pipeline.request import Request, make_build_request
+from packager.pipeline.shared_caches import opened_cache
 from packager.progress import received, report, warn
 from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
@@ -63,7 +64,14 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
     outputs.check(external=request.weights == "external")
     require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
-    store = Cache.of_user(enabled=options.cache)
+    with opened_cache(options.shared_cache, enabled=options.cache) as store:
+        _build_or_fetch(request, outputs, toolchain, store, timings)
+    if options.copy_libraries:
+        copy_libraries(request.output)
+    return request.output
+
+
+def _build_or_fetch(request: Request, outputs: Outputs, toolchain: Toolchain, store: Cache, timings: Timings) -> None:
     # A kept work folder needs a complete build; its objects may still come from the cache.
     cached = (
         store.enabled and request.keep_workdir is None and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
@@ -77,9 +85,6 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
             if key:
                 store.add("bundle", key, results(workdir))
         outputs.publish(workdir, request)
-    if options.copy_libraries:
-        copy_libraries(request.output)
-    return request.output
 
 
 @contextmanager

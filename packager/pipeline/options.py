@@ -99,6 +99,13 @@ class BuildOptions:
     )
     jobs: int | None = option(None, "Parallel compilers; default: all cores.", "-j", "--jobs", takes=int, metavar="N")
     cache: bool = option(True, "Neither use nor fill the cache.", "--no-cache", takes=bool)
+    shared_cache: StrPath | Sequence[StrPath] = option(
+        (),
+        "A cache that machines share: a folder, s3://, https://; repeatable. Default: $PACKAGER_CACHE.",
+        "--cache",
+        takes=list[str],
+        metavar="URL",
+    )
     golden: int | StrPath | None = option(
         None, "Put a golden input/output pair into the bundle.", "--golden", metavar="SEED|FILE.npz"
     )

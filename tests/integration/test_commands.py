@@ -89,7 +89,10 @@ def test_version_help_and_completion(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "keys"),
-    [(("doctor",), {"schema_version", "findings"}), (("cache",), {"schema_version", "folder", "entries", "nbytes"})],
+    [
+        (("doctor",), {"schema_version", "findings"}),
+        (("cache",), {"schema_version", "folder", "entries", "nbytes", "stores"}),
+    ],
 )
 def test_tables_are_json_too(cli: Cli, arguments: tuple[str, ...], keys: set[str]) -> None:
     assert json.loads(cli(*arguments, "--json").stdout).keys() == keys

@@ -34,9 +34,22 @@ def sign(
     """
     path = Path(path)
     inspect(path)
+    place = Path(output) if output is not None else signature_of(path)
+    sign_file(path, place, key=key, certificate=certificate, chain=chain)
+    return place
+
+
+def sign_file(
+    path: Path,
+    place: Path,
+    *,
+    key: str | Path,
+    certificate: str | Path | None = None,
+    chain: Sequence[str | Path] = (),
+) -> None:
+    """Sign a file of any kind: write its signature to ``place``. Raises UsageError, ToolchainError, as ``sign``."""
     if chain and certificate is None:
         raise UsageError("a chain of certificates requires the signing certificate")
-    place = Path(output) if output is not None else signature_of(path)
     with model_signing() as library:
         config = library.signing.Config()
         try:
@@ -56,4 +69,3 @@ def sign(
                 config.sign(path.resolve(), temporary)
         except OSError as failure:
             raise UsageError(f"cannot write {place}: {failure.strerror}") from None
-    return place
