@@ -13,6 +13,8 @@ from tvm.s_tir import dlight
 from packager.graph import block_weights, tree_ensemble
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.resize import legalize_resize
+from packager.graph.windows.col2im import NAME as COL2IM
+from packager.graph.windows.col2im import legalize_col2im
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.cpu.kernels import lower_kernels
@@ -71,6 +73,7 @@ LEGALIZERS = {
     block_weights.DEQUANTIZE: legalize_dequantize_blocks,
     block_weights.MATMUL: legalize_block_matmul,
     RESIZE: legalize_resize,
+    COL2IM: legalize_col2im,
 }
 CPU_LEGALIZERS = {
     "relax.argmax": legalize_arg_rows,

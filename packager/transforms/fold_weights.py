@@ -23,6 +23,8 @@ from packager.graph.identity import IdentityMap
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.resize import legalize_resize
 from packager.graph.rewrite import unique_name, with_main
+from packager.graph.windows.col2im import NAME as COL2IM
+from packager.graph.windows.col2im import legalize_col2im
 from packager.ir.model import NamedArray
 from packager.transforms.clamp_indices import clamp_indices, legalize_take
 
@@ -175,7 +177,8 @@ def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -
     functions = {v: f for v, f in lifted.functions.items() if v.name_hint not in ("main", TRANSFORM)}
     module = tvm.IRModule({**functions, TRANSFORM: transform})
     module = relax.transform.DeadCodeElimination([TRANSFORM])(module)
-    module = relax.transform.LegalizeOps({"relax.take": legalize_take, RESIZE: legalize_resize})(module)
+    own = {RESIZE: legalize_resize, COL2IM: legalize_col2im}
+    module = relax.transform.LegalizeOps({"relax.take": legalize_take, **own})(module)
     # Constant indices may be out of bounds: that would crash the build, or make it nondeterministic.
     clamped = {v: clamp_indices(f) if isinstance(f, tirx.PrimFunc) else f for v, f in module.functions.items()}
     module = tvm.IRModule(clamped, attrs=module.attrs)

@@ -25,9 +25,11 @@ from packager.backends.ccompiler.core.machine import (
     SOME_STORES,
     VECTOR_MAXIMA,
     VECTOR_MINIMA,
+    WITHIN_LOADS,
     Machine,
 )
 from packager.backends.ccompiler.core.operations import (
+    COL2IM,
     CONVOLUTIONS,
     MOVES,
     NORMALIZE,
@@ -51,6 +53,7 @@ from packager.backends.ccompiler.gemm.row_dots import add_row_dots, find_row_dot
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
 from packager.backends.ccompiler.ops.block_matmul import add_block_matmul
+from packager.backends.ccompiler.ops.col2im import add_col2im
 from packager.backends.ccompiler.ops.computed_conv import add_computed_conv, is_computed_conv
 from packager.backends.ccompiler.ops.conv2d import add_conv2d, winograd_of
 from packager.backends.ccompiler.ops.data_movement import add_move
@@ -91,6 +94,7 @@ ADDERS: dict[str, Adder] = {
     NORMALIZE: add_normalization,
     PLANAR_CONV: add_planar_conv,
     RESIZE: add_resize,
+    COL2IM: add_col2im,
     ROW_DOTS: add_row_dots,
     "copy": add_copy,
     "attention": add_attention,
@@ -190,6 +194,7 @@ def render_module(
         "halves": [lanes >> step for step in range(1, lanes.bit_length())],
         "spans": [lanes >> step for step in range(lanes.bit_length() - 1)],
         "some_load": SOME_LOADS.get(machine.name, ""),
+        "within_load": WITHIN_LOADS.get(machine.name, ""),
         "some_store": SOME_STORES.get(machine.name, ""),
         "vector_max": VECTOR_MAXIMA.get(machine.name, ""),
         "vector_min": VECTOR_MINIMA.get(machine.name, ""),

@@ -28,6 +28,7 @@ from packager.backends.ccompiler.core.moves import VIEWS, find_move
 from packager.backends.ccompiler.core.problems import FLOATS, find_attention, read_layer_norm, read_sum
 from packager.backends.ccompiler.core.resize_tables import read_tables
 from packager.backends.ccompiler.core.statistics import statistics_of_call
+from packager.backends.ccompiler.ops.col2im import MOST_STRIDE
 from packager.backends.ccompiler.pool_patterns import pool_patterns
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.block_weights import format_of
@@ -37,6 +38,8 @@ from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.recurrent import operands_of_call
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.tree_ensemble import NAME as TREES
+from packager.graph.windows.col2im import NAME as COL2IM
+from packager.graph.windows.col2im import windows_of_call
 from packager.transforms.layout.computed_filters import is_worth_permuting
 
 # Layouts of data and weights of convolutions.
@@ -87,6 +90,7 @@ def _moves() -> list[Pattern | Search]:
     names = {"permute_dims": "transpose", "strided_slice": "slice", "nn.pad": "pad"}
     return [
         Pattern("ccompiler.resize", is_op(RESIZE)(wildcard(), wildcard()), check=_is_resize),
+        Pattern("ccompiler.col2im", is_op(COL2IM)(wildcard()), check=_is_col2im),
         *(Search(f"ccompiler.{names.get(operator, operator)}", operator, find_move) for operator in MOVING),
     ]
 
@@ -183,6 +187,12 @@ def _is_convolution(match: Match) -> bool:
 def _is_resize(match: Match) -> bool:
     """Whether the tables of a resizing are few enough for code."""
     return read_tables(match.calls[0]) is not None
+
+
+def _is_col2im(match: Match) -> bool:
+    """Whether windows are of float32, and strides few enough for code."""
+    (call,) = match.calls
+    return dtypes_of(call) == {"float32"} and windows_of_call(call.attrs).strides[-1] <= MOST_STRIDE
 
 
 def _is_softmax(match: Match) -> bool:

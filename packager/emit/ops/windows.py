@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
 from packager.emit.errors import CannotWriteError
 from packager.emit.function_writer import FunctionWriter, Rules, dtype_of, rank, static_extents
 from packager.emit.ops.reductions import reduce
+from packager.graph.windows.col2im import windows_of_call
 
 
 def _permutation(have: str, wanted: str) -> list[int]:
@@ -114,11 +116,36 @@ def _scalar_if_one(writer: FunctionWriter, operand: Any) -> str:
     return writer.reshape(value, []) if rank(operand) and static_extents(operand) == [1] else value
 
 
+def _col2im(writer: FunctionWriter, call: Any) -> str:
+    """Write the sum of overlapping windows; padding at the end is what makes as many windows."""
+    windows = windows_of_call(call.attrs)
+    value = writer.value(call.args[0])
+    if rank(call.args[0]) > 3:
+        value = str(writer.node("Reshape", [value, writer.integers([0, 0, -1])]))
+    after = [
+        (count - 1) * stride + dilation * (size - 1) + 1 - extent - before
+        for extent, size, count, stride, dilation, before in zip(*astuple(windows), strict=True)
+    ]
+    if any(left <= -stride for left, stride in zip(after, windows.strides, strict=True)):
+        raise CannotWriteError("the image has room for more windows")
+    return str(
+        writer.node(
+            "Col2Im",
+            [value, writer.integers(list(windows.extents)), writer.integers(list(windows.size))],
+            since=18,
+            dilations=list(windows.dilations),
+            pads=[*windows.before, *(max(left, 0) for left in after)],
+            strides=list(windows.strides),
+        )
+    )
+
+
 RULES: Rules = {
     "dequantize": partial(_quantize, "DequantizeLinear"),
     "quantize": partial(_quantize, "QuantizeLinear"),
     **{f"nn.conv{axes}d": partial(_conv, False) for axes in (1, 2, 3)},
     **{f"nn.conv{axes}d_transpose": partial(_conv, True) for axes in (1, 2, 3)},
+    "packager.col2im": _col2im,
     **{f"nn.max_pool{axes}d": partial(_pool, "MaxPool") for axes in (1, 2, 3)},
     **{f"nn.avg_pool{axes}d": partial(_pool, "AveragePool") for axes in (1, 2, 3)},
     **{f"nn.adaptive_avg_pool{axes}d": _adaptive_pool for axes in (1, 2, 3)},

@@ -104,7 +104,7 @@ def plan_axes(axes: Sequence[Axis], channels: Channels, most_parts: int | None =
     is_depthwise = channels.groups > 1 and channels.inputs == 1 and len(axes) < 3
     most = most_parts or (MOST_DEPTHWISE_PARTS if is_depthwise else MOST_PARTS)
     fitting = [plans for plans in options if math.prod(len(plan.parts) for plan in plans) <= most]
-    return min(fitting, key=lambda plans: _cost(axes, plans, channels), default=None)
+    return min(fitting, key=lambda plans: cost_of(axes, plans, channels), default=None)
 
 
 def _options(axis: Axis) -> Iterator[AxisPlan]:
@@ -142,7 +142,7 @@ def _part(axis: Axis, crop: int, windows: int, phases: Iterable[int]) -> Part:
     return Part(rows, step, (-first, windows + last))
 
 
-def _cost(axes: Sequence[Axis], plans: Sequence[AxisPlan], channels: Channels) -> float:
+def cost_of(axes: Sequence[Axis], plans: Sequence[AxisPlan], channels: Channels) -> float:
     """Estimate the time of a batch of one, in multiply-adds."""
     rows = math.prod((axis.extent or TYPICAL) + plan.windows for axis, plan in zip(axes, plans, strict=True))
     outputs = rows * math.prod(axis.stride for axis in axes) * channels.groups * channels.outputs

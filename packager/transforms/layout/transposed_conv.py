@@ -1,8 +1,9 @@
 """Lowers transposed convolutions to convolutions of stride 1, so that no inserted zeros are multiplied.
 
 ``output_phases`` plans which convolutions compute the output, phase by phase; here they are emitted, with their share
-of the weights, and their results are interleaved. Operators that follow channel by channel (bias, batch norm,
-activation) are computed before the interleaving, where they fuse with the convolutions.
+of the weights, and their results are interleaved. ``overlapping_windows`` is another way, for few channels. Operators
+that follow channel by channel (bias, batch norm, activation) are computed before the interleaving, where they fuse with
+the convolutions.
 
 An infinite input makes NaN of some outputs that do not read it where weights are padded with zeros, as with Winograd.
 """
@@ -32,9 +33,9 @@ from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
 from packager.transforms.layout.channel_chain import chain_after
 from packager.transforms.layout.output_phases import Axis, AxisPlan, Channels, Part, plan_axes
+from packager.transforms.layout.overlapping_windows import CONVOLUTIONS, add_windows, overlaps
 
 LAYOUTS = {"nn.conv1d_transpose": "NCW", "nn.conv2d_transpose": "NCHW", "nn.conv3d_transpose": "NCDHW"}
-CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
 
 def lower_transposed_convolutions(
@@ -53,7 +54,10 @@ def lower_transposed_convolutions(
 
 @dataclass(frozen=True)
 class _Problem:
-    """A transposed convolution: planned axes, calls that are computed with it, and what the last one is bound to."""
+    """A transposed convolution: planned axes, calls that are computed with it, and what the last one is bound to.
+
+    Without plans it is computed by windows that overlap.
+    """
 
     call: relax.Call
     plans: tuple[AxisPlan, ...]
@@ -105,6 +109,8 @@ class _Lowering:
         groups = int(attrs.groups)
         channels = Channels(groups, kernel[0] // groups, kernel[1])
         plans = plan_axes(axes, channels, self.most_parts) if axes else None
+        if axes and not self.most_parts and str(call.ty.dtype) == "float32" and overlaps(axes, plans, channels):
+            return _Problem(call, (), channels, (), variable)
         if plans is None:
             return None
         chain, last = chain_after(self.flow, self.constants, variable, groups * kernel[1])
@@ -113,6 +119,8 @@ class _Lowering:
     def _lowered(self, problem: _Problem, name: str) -> Any:
         """Emit a transposed convolution; return the variable of its result."""
         data, weight = map(self._rewritten, problem.call.args)
+        if not problem.plans:
+            return add_windows(self._emit, problem.call, data, weight, name)
         result = _extents(problem.call)
         parts = list(itertools.product(*(plan.parts for plan in problem.plans)))
         image = _extents(data)[2:]

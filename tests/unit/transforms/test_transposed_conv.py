@@ -15,6 +15,9 @@ from tvm import relax, tirx
 from tvm_machine import compute
 
 from packager.graph.dataflow import bindings_of, operator_of, static_shape_of
+from packager.graph.windows.col2im import NAME as COL2IM
+from packager.graph.windows.col2im import legalize_col2im
+from packager.transforms.layout import transposed_conv
 from packager.transforms.layout.transposed_conv import LAYOUTS, lower_transposed_convolutions
 
 
@@ -128,7 +131,7 @@ def check(case: Case, *, symbolic: bool, most_parts: int | None = None) -> tvm.I
     """Compare with torch in double precision; return the lowered module."""
     module = lower_transposed_convolutions(module_of(case, symbolic=symbolic), 1, most_parts=most_parts)
     arrays = arrays_of(case)
-    (result,) = compute(module, arrays)
+    (result,) = compute(relax.transform.LegalizeOps({COL2IM: legalize_col2im})(module), arrays)
     wanted = expected(case, arrays)
     np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
     return module
@@ -140,7 +143,30 @@ def is_lowered(module: tvm.IRModule) -> bool:
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.thorough) for case in MORE)], ids=str)
 def test_phases_compute_the_transposed_convolution(case: Case) -> None:
-    assert is_lowered(check(case, symbolic=False))
+    assert is_lowered(check(case, symbolic=False, most_parts=64))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.channels[0] == 1]
+    + [pytest.param(case, marks=pytest.mark.thorough) for case in MORE if case.channels[0] == 1],
+    ids=str,
+)
+def test_windows_that_overlap_compute_the_transposed_convolution(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transposed_conv, "overlaps", lambda *_: True)
+    module = check(case, symbolic=False)
+    assert is_lowered(module)
+    assert products_of(module) == math.prod((case.batch, *case.channels, *case.kernel, *case.extents))
+
+
+def test_few_channels_are_windows_and_many_are_phases() -> None:
+    """Of 64 channels to one, a product of 16 columns; of 64 to 64, a convolution of channels last for each phase."""
+    few, many = (Case((32, 32), (4, 4), (2, 2), (1, 64, outputs), (1, 1, 1, 1)) for outputs in (1, 64))
+    names = [
+        {operator_of(binding.value) for binding in bindings_of(lowered["main"])}
+        for lowered in (lower_transposed_convolutions(module_of(case, symbolic=False), 1) for case in (few, many))
+    ]
+    assert ["packager.col2im" in each for each in names] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,18 @@ SOME_LOADS = {
     ),
     "avx512": "__builtin_ia32_loadups512_mask(p, (pk_vf32){0} + other, (uint16_t)((1u << n) - 1))",
 }
+# C that loads those lanes from ``at`` on that a line of ``n`` elements has, and zeros for the others.
+WITHIN_LOADS = {
+    "avx2": (
+        "__builtin_ia32_maskloadps256((const pk_vf32 *)(line + at),"
+        " ((pk_nf32){0, 1, 2, 3, 4, 5, 6, 7} + (int32_t)at >= 0)"
+        " & ((pk_nf32){0, 1, 2, 3, 4, 5, 6, 7} + (int32_t)at < (int32_t)n))"
+    ),
+    "avx512": (
+        "__builtin_ia32_loadups512_mask(line + at, (pk_vf32){0}, (uint16_t)((uint32_t)(at > -16 ? -1 : 0)"
+        " << (at < 0 ? -at & 31 : 0) & (n - at < 16 ? (1u << (n > at ? n - at : 0)) - 1 : 0xffffu)))"
+    ),
+}
 SOME_STORES = {"avx512": "__builtin_ia32_storeups512_mask(p, v, (uint16_t)((1u << n) - 1))"}
 
 # C that widens bytes to a vector of words; {} is s for signed, z for unsigned bytes.

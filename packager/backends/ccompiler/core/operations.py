@@ -21,6 +21,7 @@ from packager.graph.identity import IdentityMap, IdentitySet
 
 NORMALIZE = "packager.normalize"
 RESIZE = "packager.resize"
+COL2IM = "packager.col2im"
 ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset(MOVING)
 PLANAR_MEAN, PLANAR_CONV = "planar_mean", "planar_conv"  # over planes, and of pixels, of NCHW as it is
@@ -36,7 +37,7 @@ _SINGLE = frozenset(
         "packager.recurrent",
         "packager.tree_ensemble",
         "packager.block_matmul",
-        *(PLANAR_CONV, ROW_DOTS, RESIZE),
+        *(PLANAR_CONV, ROW_DOTS, RESIZE, COL2IM),
     }
 )
 ANCHORS = _SINGLE | CONVOLUTIONS | ROW_ANCHORS | POOLS | MOVES | {"copy"}

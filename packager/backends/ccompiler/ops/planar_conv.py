@@ -155,6 +155,7 @@ def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     most = band if not isinstance(pixels, int) else min(band, ceil_div(pixels, COLUMNS) * COLUMNS)
     values = {
         "program": draft.program(stage, f"c[r * {most + COLUMNS} + j]"),
+        "result": draft.tensor(anchor.result, True) if not stage.after and not stage.placed else "",
         "x": x,
         "w": w,
         "pixels": c_text(pixels),

@@ -24,6 +24,7 @@ from packager.frontends.onnx.ops.operands import (
     static_extents,
 )
 from packager.graph.dataflow import shape_of
+from packager.graph.windows.col2im import Windows, col2im
 
 
 def _one_hot(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -106,37 +107,18 @@ def _reverse_sequence(builder: Any, inputs: Sequence[Any], attributes: dict[str,
     return builder.call_te(compute, inputs[0], inputs[1], primfunc_name_hint="reverse_sequence")
 
 
-def _columns_to_image(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
-    """Sum, for each element of the image, the columns that contain it: a gather, so no element has two writers."""
+def _columns_to_image(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
     image = known(inputs[1], attributes, "the image shape of Col2Im").tolist()
     block = known(inputs[2], attributes, "the block shape of Col2Im").tolist()
     rank = len(image)
     dilations, strides = attributes.get("dilations", [1] * rank), attributes.get("strides", [1] * rank)
     pads = attributes.get("pads", [0] * 2 * rank)
-    batch = extents(inputs[0])[0]
-    rows, _ = static_extents(inputs[0], first=1)
+    static_extents(inputs[0], first=1)
     counts = [
         (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
     ]
-    dtype = dtype_of(inputs[0])
-
-    def compute(x: Any) -> Any:
-        taps = [te.reduce_axis((0, size), name=f"k{i}") for i, size in enumerate(block)]
-
-        def element(n: Any, c: Any, *pixel: Any) -> Any:
-            row, column, inside = c, tirx.const(0, "int32"), []
-            for i in range(rank):
-                row = row * block[i] + taps[i]
-                from_start = pixel[i] + pads[i] - taps[i] * dilations[i]
-                step = tirx.floordiv(from_start, strides[i])
-                inside += [tirx.floormod(from_start, strides[i]) == 0, step >= 0, step < counts[i]]
-                column = column * counts[i] + step
-            value = tirx.if_then_else(tirx.all(*inside), x(n, row, column), tirx.const(0, dtype))
-            return te.sum(value, axis=taps)
-
-        return te.compute((batch, rows // math.prod(block), *image), element, name="columns_to_image")
-
-    return builder.call_te(compute, inputs[0], primfunc_name_hint="columns_to_image")
+    numbers = (image, block, counts, strides, dilations, pads[:rank])
+    return col2im(inputs[0], Windows(*(tuple(map(int, values)) for values in numbers)))
 
 
 def _is_infinite(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:

@@ -1,0 +1,1 @@
+"""Operators of packager's own on windows of images: ``col2im``."""
