@@ -48,6 +48,9 @@ CTYPES = {
 # Functions of the C library, applied to floats.
 LIBM = ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 
+# Divisors of remainders that are not much smaller: quotients have fewer bits.
+LEAST_DIVISOR = 2.0**-22
+
 # C templates: a and b are the operands, {t} their C type, {s} its suffix.
 _FLOAT_ONLY = {
     "sqrt": "pk_sqrt_{s}(a)",
@@ -207,7 +210,16 @@ def _special(
         return f"{a} ? {operands[1]} : {operands[2]}" if dtypes[1] == dtypes[2] else None
     if name == "clip":
         low, high = (_bound(number, dtype) for number in numbers)
+        if ctype.is_float:  # NaN stays NaN
+            return f"{a} < {low} ? {low} : {a} > {high} ? {high} : {a}"
         return f"pk_min_{ctype.suffix}(pk_max_{ctype.suffix}({a}, {low}), {high})"
+    if name in ("mod", "floor_mod") and ctype.value == "float":
+        short = operands[1][:1].isdigit() or operands[1].startswith("(-")
+        near = "_near" if short and abs(float.fromhex(operands[1].strip("()f"))) >= LEAST_DIVISOR else ""
+        rest = f"pk_fmod{near}_f32({a}, {operands[1]})"
+        return rest if name == "mod" else f"pk_floor_rest({rest}, {operands[1]})"
+    if name in ("maximum", "minimum") and ctype.is_float:
+        return _bounded(name, operands)
     if name == "nn.leakyrelu" and ctype.is_float:
         return f"{a} < 0 ? {a} * {literal(float(attributes.alpha), dtype)} : {a}"
     if name == "negative":
@@ -226,6 +238,15 @@ def _special(
             return " + ".join(operands)
         return functools.reduce(lambda total, operand: f"pk_add_{ctype.suffix}({total}, {operand})", operands)
     return None
+
+
+def _bounded(name: str, operands: Sequence[str]) -> str | None:
+    """Return the maximum or minimum of a value and a number, which is no NaN: one comparison; None for others."""
+    numbers = [text for text in operands if text.lstrip("(-")[:1].isdigit()]
+    values = [text for text in operands if text not in numbers]
+    if len(numbers) != 1 or len(values) != 1:
+        return None
+    return f"{numbers[0]} {'>' if name == 'maximum' else '<'} {values[0]} ? {numbers[0]} : {values[0]}"
 
 
 def _power(a: str, exponent: str, dtype: str) -> str | None:

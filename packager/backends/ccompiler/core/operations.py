@@ -20,8 +20,7 @@ from packager.graph.dataflow import bindings_of, extents_of
 from packager.graph.identity import IdentityMap, IdentitySet
 
 NORMALIZE = "packager.normalize"
-RESIZE = "packager.resize"
-COL2IM = "packager.col2im"
+RESIZE, COL2IM = "packager.resize", "packager.col2im"
 ROW_ANCHORS = frozenset({NORMALIZE, "nn.softmax", "nn.log_softmax", "nn.layer_norm", "layer_norm", "nn.avg_pool1d"})
 MOVES = frozenset(MOVING)
 PLANAR_MEAN, PLANAR_CONV = "planar_mean", "planar_conv"  # over planes, and of pixels, of NCHW as it is

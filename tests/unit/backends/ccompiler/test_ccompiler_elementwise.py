@@ -388,3 +388,26 @@ def test_half_precision_is_exact(target: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours, theirs)
         assert (np.signbit(ours) == np.signbit(theirs))[~np.isnan(theirs)].all()
     np.testing.assert_array_equal(widened, every.astype("f4"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["ccompiler", "ccompiler -march=x86-64"])
+def test_remainders_are_exact(target: str, tmp_path: Path) -> None:
+    """Bit by bit, for quotients of up to 277 bits."""
+    rng, limits = np.random.default_rng(7), np.array([*SPECIAL, 3.4e38, 1e-45, 0.7], "f4")
+    with np.errstate(all="ignore"):
+        many = rng.integers(0, 2**32, (2, 20000), dtype=np.uint32).view("f4")
+        multiples = many[0] * rng.integers(1, 9, many.shape[1]).astype("f4")
+        a = np.concatenate([many[0], multiples, limits.repeat(len(limits))])
+        b = np.concatenate([many[1], many[0], np.tile(limits, len(limits))])
+        x, y = variable("x", a.shape), variable("y", a.shape)
+        divisors = [None, np.float32(0.7), np.float32(-1e-30)]
+
+        def body(e: Any, x: Any, y: Any) -> Any:
+            return relax.Tuple([e(op.mod(x, y if d is None else relax.const(d))) for d in divisors])
+
+        found = Runner(partition([x, y], body, []), tmp_path, target)(a, b)
+        for got, divisor in zip(found, divisors, strict=True):
+            wanted = np.fmod(a, b if divisor is None else divisor)
+            same = (got.view("u4") == wanted.view("u4")) | (np.isnan(got) & np.isnan(wanted))
+            assert same.all()
