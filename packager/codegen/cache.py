@@ -62,8 +62,7 @@ class Cache:
         found = self._fetch(kind, key, into)
         if found:
             for shared in self.shared:
-                if shared.fill and not shared.has(kind, key):
-                    shared.add(kind, key, found)
+                shared.keep(kind, key, found)
             return True
         for shared in self.shared:
             files = shared.fetch(kind, key, into)

@@ -69,6 +69,7 @@ class SharedCache:
     signatures: Signatures | None = None
     timeout: float = TIMEOUT_SECONDS
     fill: bool = False
+    present: int = 0  # entries that were asked for, and not read, since the local cache has them
     counts: Counts = field(default_factory=Counts)
     _usable: bool = True
     _writable: bool = True
@@ -109,6 +110,16 @@ class SharedCache:
         except Exception as failure:
             self._give_up(failure)
             return False
+
+    def keep(self, kind: str, key: str, files: Iterable[Path]) -> None:
+        """Store an entry of the local cache, where a store is filled and lacks it."""
+        if not self.fill:
+            return
+        if self.has(kind, key):
+            with self._lock:
+                self.present += 1
+        else:
+            self.add(kind, key, files)
 
     def add(self, kind: str, key: str, files: Iterable[Path]) -> None:
         """Store an entry, unless the store is only read; an equal one of another machine may be replaced."""

@@ -19,7 +19,7 @@ from packager.backends.cutlass.core.compile_kernels import (
     templates_digest,
 )
 from packager.backends.cutlass.core.drafts import ZEROS, GroupDraft
-from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
+from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
 from packager.backends.cutlass.gemm.problem import add_gemm
@@ -50,7 +50,8 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     shipping, warnings = ship(drafts, options.candidates, read_records(options.tuning), revision)
     for group in drafts:
         group.reserve(shipping)
-    objects = compile_kernels(_kernels(drafts, shipping, options.arch), cutlass, toolkit, context, options)
+    kernels = [(config.source(archs), arch) for config, archs, arch in _kernels(drafts, shipping, options.arch)]
+    objects = compile_kernels(kernels, cutlass, toolkit, context, options)
     module = _compile_module(drafts, shipping, objects, context)
     functions = [draft for group in drafts for draft in group.functions]
     library = StaticLibrary(
@@ -93,8 +94,18 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
     return group
 
 
-def _kernels(drafts: Sequence[GroupDraft], shipping: Shipping, archs: Sequence[str]) -> list[tuple[KernelSource, int]]:
-    """Return each shipped kernel once, sorted by name, with its architecture."""
+def kernels_for(partitions: Sequence[Partition], target: Target) -> list[tuple[KernelConfig, int]]:
+    """Return the kernels that ``compile_partitions`` would compile without tuning records, and the arch of each."""
+    options = target.options
+    drafts = [draft_group(partition, options) for partition in partitions]
+    shipping, _ = ship(drafts, options.candidates, read_records(()), "")
+    return [(config, arch) for config, _, arch in _kernels(drafts, shipping, options.arch)]
+
+
+def _kernels(
+    drafts: Sequence[GroupDraft], shipping: Shipping, archs: Sequence[str]
+) -> list[tuple[KernelConfig, tuple[str, ...], int]]:
+    """Return each shipped kernel once, sorted by name, with what it is compiled for, and the arch that it is for."""
     configs: dict[str, KernelConfig] = {}
     wanted: dict[str, set[int]] = {}
     for draft in (draft for group in drafts for draft in group.functions):
@@ -102,7 +113,7 @@ def _kernels(drafts: Sequence[GroupDraft], shipping: Shipping, archs: Sequence[s
             configs[choice.kernel.name] = choice.kernel
             wanted.setdefault(choice.kernel.name, set()).add(choice.arch)
     return [
-        (configs[name].source((SM90A,) if wanted[name] == {90} else tuple(archs)), min(wanted[name]))
+        (configs[name], (SM90A,) if wanted[name] == {90} else tuple(archs), min(wanted[name]))
         for name in sorted(configs)
     ]
 

@@ -1,0 +1,103 @@
+"""Choose the default portfolio of kernels by what models ask for, and count what others find in it. Compiles nothing.
+
+    python -m benchmarks.cutlass.portfolio choose      write packager/backends/cutlass/portfolios/default.json
+    python -m benchmarks.cutlass.portfolio hits        the share of the kernels of held-out models that are in it
+
+Models are those of ``benchmarks.gpu.zoo`` in half precision, whose kernels builds with the defaults ship.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.gpu.zoo import BATCHES, module_of
+from benchmarks.zoo.models import export
+from packager.backends.cutlass.core.kernel import KernelConfig
+from packager.backends.cutlass.module import kernels_for
+from packager.backends.cutlass.portfolio import FOLDER, GROUPS, group_of, read_portfolio, to_json
+from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions
+from packager.pipeline.place import place
+from packager.pipeline.request import make_build_request
+from packager.placement.preparation import preparation_for
+from packager.transforms.prepare import prepare
+
+# One of each family that people deploy. All others of the zoo are held out.
+CHOOSING = (
+    *("resnet50", "mobilenet_v2", "vit_b16", "yolo_n", "unet", "diffusion_unet"),
+    *("bert_base", "gpt2_small", "llama_prompt", "whisper_encoder"),
+)
+ARCHS = ("sm_90a", "sm_80")
+
+
+def asked(model: str, batch: int, arch: str, folder: Path) -> list[tuple[KernelConfig, int]]:
+    """Return the kernels that a build of a model asks for, each for sm_90a (90) or any GPU (0)."""
+    module, inputs = module_of(model, batch)
+    path = folder / f"{model}-{batch}.onnx"
+    if not path.exists():
+        export(module, inputs, path)
+    request = make_build_request(BuildOptions(path, targets=[f"cuda -arch={arch}", "cutlass"], precision="fp16"))
+    targets = request.targets.specialized
+    placement = place(request, prepare(import_model(request), preparation_for(targets), request.targets.device))
+    (target,) = targets
+    taken = [v.partition for v in placement.verdicts if v.backend == "cutlass" and not v.reason]
+    return kernels_for(taken, target)
+
+
+def models(choosing: bool) -> Iterator[tuple[str, int]]:
+    """Yield the models that choose, or the others, with their batches."""
+    for model, batches in BATCHES.items():
+        if (model in CHOOSING) == choosing:
+            for batch in batches:
+                yield model, batch
+
+
+def choose(folder: Path) -> None:
+    """Write the portfolio: what the choosing models ask for, what most of them want first."""
+    wanted: dict[str, Counter[KernelConfig]] = {group: Counter() for group in GROUPS}
+    for model, batch in models(choosing=True):
+        for arch in ARCHS:
+            found = asked(model, batch, arch, folder)
+            for config, kernel_arch in found:
+                wanted[group_of(kernel_arch, arch)][config] += 1
+            print(f"{model}-{batch} {arch}: {len(found)}", flush=True)
+    content = {
+        group: [to_json(config) for config, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0].name))]
+        for group, counts in wanted.items()
+    }
+    FOLDER.mkdir(exist_ok=True)
+    lines = [
+        f'"{group}": [\n' + ",\n".join(json.dumps(c) for c in configs) + "\n]" for group, configs in content.items()
+    ]
+    (FOLDER / "default.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print({group: len(configs) for group, configs in content.items()})
+
+
+def hits(folder: Path) -> None:
+    """Print which share of the kernels of each held-out model is in the portfolio, and of all together."""
+    portfolio = read_portfolio("default")
+    known = {group: set(configs) for group, configs in portfolio.items()}
+    total: Counter[str] = Counter()
+    for model, batch in models(choosing=False):
+        for arch in ARCHS:
+            try:
+                found = asked(model, batch, arch, folder)
+            except Exception as failure:
+                print(f"{model}-{batch} {arch}: FAILED {type(failure).__name__}: {failure}", flush=True)
+                continue
+            have = sum(config in known[group_of(kernel_arch, arch)] for config, kernel_arch in found)
+            total[f"{arch} asked"] += len(found)
+            total[f"{arch} had"] += have
+            print(f"{model}-{batch} {arch}: {have} of {len(found)}", flush=True)
+    for arch in ARCHS:
+        print(f"all, {arch}: {total[f'{arch} had']} of {total[f'{arch} asked']}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        {"choose": choose, "hits": hits}[sys.argv[1]](Path(name))
