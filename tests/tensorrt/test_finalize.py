@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,7 @@ def test_the_command_says_what_it_did(pending: Path, tmp_path: Path) -> None:
         check=True,
     )
     assert "appended" in shown.stdout
+    assert re.search(r"  engines +1, \d\.\d MiB, with copies of their weights\n", shown.stdout)
 
 
 def test_the_targets_attributes_are_checked_together() -> None:

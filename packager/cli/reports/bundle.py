@@ -9,7 +9,7 @@ from packager.bundle.manifest import Constant, Dim, Manifest, Primitive, StateSp
 from packager.bundle.reader import BundleFile
 from packager.bundle.requirements import CudaRequirements, LibraryRequirement, Requirements
 from packager.bundle.selection import PlacementChoice, Selection
-from packager.cli.reports.finalize import engine_tables
+from packager.cli.reports.finalize import engine_sizes, engine_tables
 from packager.cli.reports.graphs import part_text
 from packager.cli.reports.tables import Table, facts
 from packager.deploy.verify.findings import VerifyResult
@@ -260,6 +260,7 @@ def inspect_tables(bundle: BundleFile) -> list[Table]:
             ("file", size_text(sizes.file)),
             ("code", size_text(sizes.code)),
             ("constants", f"{len(manifest.constants)}, {size_text(weights.bytes)}, {weights.storage}{external}"),
+            *engine_sizes(bundle),
             ("arena per session", f"{size_text(manifest.arena_bytes)}{' of GPU memory' if requirements.cuda else ''}"),
             *_state_rows(manifest.states),
         ),

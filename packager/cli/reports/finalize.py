@@ -60,5 +60,15 @@ def engine_tables(bundle: BundleFile) -> list[Table]:
     return [Table("Engines", ("engine", "library", "state", "version", "GPU", "size"), rows)] if rows else []
 
 
+def engine_sizes(bundle: BundleFile) -> list[tuple[str, str]]:
+    """Return what engines take of the file: their weights are not the bundle's constants, but copies."""
+    built = (
+        [record.bytes for record in read_engines(bundle.path) if record.bytes]
+        if bundle.manifest.form == "shared"
+        else []
+    )
+    return [("engines", f"{len(built)}, {_size(sum(built))}, with copies of their weights")] if built else []
+
+
 def _size(size: int) -> str:
     return f"{size / 2**20:.1f} MiB" if size else "-"

@@ -164,6 +164,10 @@ def _softplus(writer: FunctionWriter, call: Any) -> str:
     return str(writer.node("Softplus", [writer.value(call.args[0])]))
 
 
+def _selu(writer: FunctionWriter, call: Any) -> str:
+    return str(writer.node("Selu", [writer.value(call.args[0])]))
+
+
 def _softmax(operator: str, writer: FunctionWriter, call: Any) -> str:
     return str(writer.node(operator, [writer.value(call.args[0])], axis=int(call.attrs.axis)))
 
@@ -188,6 +192,7 @@ RULES: Rules = {
     "nn.leakyrelu": _leaky_relu,
     "nn.log_softmax": partial(_softmax, "LogSoftmax"),
     "nn.prelu": _parametric_relu,
+    "nn.selu": _selu,
     "nn.silu": _silu,
     "nn.softmax": partial(_softmax, "Softmax"),
     "nn.softplus": _softplus,

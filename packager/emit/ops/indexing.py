@@ -83,6 +83,22 @@ def _index_tensor(writer: FunctionWriter, call: Any) -> str:
     return str(writer.node("GatherND", [writer.value(data), writer.node("Concat", apart, axis=len(common))]))
 
 
+def _index_put(writer: FunctionWriter, call: Any) -> str:
+    """Write data[i, j, ...] = values, or += with ``accumulate``; indices are broadcast and are of the first axes."""
+    data, indices, values = call.args
+    fields = list(indices.fields) if isinstance(indices, relax.Tuple) else [indices]
+    shapes = [extents(field) for field in fields]
+    if not all(is_integer(field) for field in fields) or any(shape != shapes[0] for shape in shapes):
+        raise CannotWriteError("its indices are not tensors of integers of one shape")
+    last = writer.integers([len(shapes[0])])
+    apart = [writer.node("Unsqueeze", [writer.cast(writer.value(field), "int64"), last]) for field in fields]
+    places = writer.node("Concat", apart, axis=len(shapes[0])) if len(apart) > 1 else apart[0]
+    wanted = [*shapes[0], *extents(data)[len(fields) :]]
+    given = writer.node("Expand", [writer.value(values), writer.shape(wanted)])
+    reduction = "add" if bool(call.attrs.accumulate) else None
+    return str(writer.node("ScatterND", [writer.value(data), places, given], reduction=reduction))
+
+
 def _resize(writer: FunctionWriter, call: Any) -> str:
     """Write weighted sums along each axis in turn: the tables are those of separable filters."""
     data, given = call.args
@@ -133,13 +149,13 @@ def _fields(given: Any) -> list[Any]:
 
 _COORDINATES = ("half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest_neighbor": "nearest", "linear": "linear", "cubic": "cubic"}
-_ROUNDING = {"floor": "floor", "ceil": "ceil", "round_prefer_floor": "round_prefer_floor", "": "floor"}
+_ROUNDING = {name: name for name in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")} | {"": "floor"}
 
 
 def _resize_image(writer: FunctionWriter, call: Any) -> str:
     data, attrs = call.args[0], call.attrs
     method, how = str(attrs.method), str(attrs.coordinate_transformation_mode)
-    if method not in _METHODS or how not in _COORDINATES or str(attrs.layout) != "NCHW":
+    if method not in _METHODS or how not in _COORDINATES or str(attrs.layout) not in ("NCHW", "NCDHW"):
         raise CannotWriteError(f"it resizes by {method}, {how}, {attrs.layout}")
     rounding = _ROUNDING.get(str(attrs.rounding_method)) if method == "nearest_neighbor" else None
     if method == "nearest_neighbor" and rounding is None:
@@ -180,6 +196,8 @@ RULES: Rules = {
     "gather_nd": _gather_nd,
     "image.grid_sample": _grid_sample,
     "image.resize2d": _resize_image,
+    "image.resize3d": _resize_image,
+    "index_put": _index_put,
     "index_tensor": _index_tensor,
     "packager.resize": _resize,
     "scatter_elements": _scatter_elements,

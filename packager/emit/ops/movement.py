@@ -161,6 +161,36 @@ def _triangle(upper: int, writer: FunctionWriter, call: Any) -> str:
     return str(writer.node("Trilu", [writer.value(call.args[0]), writer.scalar(call.args[1])], upper=upper))
 
 
+def _diagonal(writer: FunctionWriter, call: Any) -> str:
+    """Write eye of known extents: ones on diagonal k."""
+    rows, columns = static_extents(call)
+    given = [argument for argument in call.args if isinstance(argument, tirx.IntImm)]
+    return writer.constant(np.eye(rows, columns, int(given[-1].value)), dtype_of(call))
+
+
+def _meshgrid(writer: FunctionWriter, call: Any) -> list[str]:
+    if str(call.attrs.indexing) != "ij":
+        raise CannotWriteError(f"its order is {call.attrs.indexing!r}")
+    values, count = writer.fields(call.args[0]), len(call.ty.fields)
+    shape = writer.shape(extents(call.ty.fields[0]))
+    spread = []
+    for place, value in enumerate(values):
+        others = [axis for axis in range(count) if axis != place]
+        apart = writer.node("Unsqueeze", [value, writer.integers(others)]) if others else value
+        spread.append(str(writer.node("Expand", [apart, shape])))
+    return spread
+
+
+def _reverse_sequence(writer: FunctionWriter, call: Any) -> str:
+    data, lengths = (writer.value(operand) for operand in call.args)
+    if dtype_of(call.args[1]) != "int64":
+        lengths = writer.cast(lengths, "int64")
+    axes = {"batch_axis": int(call.attrs.batch_axis), "time_axis": int(call.attrs.seq_axis)}
+    if sorted(axes.values()) != [0, 1]:
+        raise CannotWriteError(f"it reverses along axis {axes['time_axis']}, by axis {axes['batch_axis']}")
+    return str(writer.node("ReverseSequence", [data, lengths], **axes))
+
+
 def _shape_of(_writer: FunctionWriter, call: Any) -> Any:
     return call.args[0].ty.shape
 
@@ -181,10 +211,13 @@ RULES: Rules = {
     "broadcast_to": _broadcast,
     "concat": _concat,
     "expand_dims": _unsqueeze,
+    "eye": _diagonal,
+    "eye_like": _diagonal,
     "flatten": _flatten,
     "flip": _flip,
     "full": _full,
     "full_like": _full,
+    "meshgrid": _meshgrid,
     "nn.batch_flatten": _flatten,
     "nn.pad": _pad,
     "nn.pixel_shuffle": _pixel_shuffle,
@@ -193,6 +226,7 @@ RULES: Rules = {
     "permute_dims": _permute,
     "repeat": _repeat,
     "reshape": _reshape,
+    "reverse_sequence": _reverse_sequence,
     "shape_of": _shape_of,
     "shape_to_tensor": _as_tensor,
     "split": _split,

@@ -75,6 +75,23 @@ FLOATS: Mapping[str, Make] = {  # of t.x [2, 4, 6, 6], positive y and w of this 
         t.x, (12, 12), layout="NCHW", method="nearest_neighbor", coordinate_transformation_mode="asymmetric",
         rounding_method="floor",
     ),
+    "nearest_up": lambda t: op.image.resize2d(
+        t.x, (9, 9), layout="NCHW", method="nearest_neighbor", rounding_method="round_prefer_ceil",
+    ),
+    "volume": lambda t: op.image.resize3d(
+        op.expand_dims(t.x, 1), (6, 9, 7), coordinate_transformation_mode="half_pixel",
+    ),
+    "identity": lambda _: op.eye(3, 5, 1),
+    "identity_like": lambda t: op.eye_like(op.reshape(t.x, [16, 18]), -2),
+    "grid": lambda t: op.concat([op.meshgrid([t.ids, op.add(t.ids, t.ids)])[part] for part in (1, 0)], 0),
+    "put": lambda t: op.index_put(
+        op.reshape(t.x, [16, 18]),
+        (relax.const([0, 15, 7], "int64"), relax.const([3, 0, 2], "int64")),
+        op.reshape(op.strided_slice(t.y, [0, 1, 2, 3], [0, 0, 0, 0], [1, 1, 1, 3]), [3]),
+    ),
+    "put_sum": lambda t: op.index_put(op.reshape(t.x, [-1]), (t.ids,), relax.const([1.0] * 5, "float32"), True),
+    "selu": lambda t: op.nn.selu(t.x),
+    "reversed": lambda t: op.reverse_sequence(t.x, relax.const([3, 2], "int64"), 1, 0),
     "triangle": lambda t: op.triu(t.x, 1),
     "filled": lambda _: op.full((2, 3), relax.const(1.5, "float32")),
     "counted": lambda _: op.arange(2, 11, 3, "int32"),
