@@ -38,6 +38,7 @@ class TestTensorrt(PartitionConformance):
         "workspace_mb": 64,
         "optimization_level": 1,
         "optimize_for": "middle",
+        "int64": True,
         "leave": ("take", "topk"),
         "refit": True,
         "embed_runtime": True,

@@ -172,6 +172,26 @@ def test_what_is_built_is_used_where_another_engine_is_pending(tmp_path: Path) -
     assert [record.state for record in again.records] == ["appended"] * 2
 
 
+def test_integers_of_64_bits_where_they_are_asked_for(builder: Builder, tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    words (int64[n,seq] ids) => (float[n,seq,8] y, float[9,8] z) {
+      e = Gather(table, ids) y = MatMul(e, w) one = Add(ids, ids) z = ScatterND<reduction="add">(table, place, row)
+    }
+    """
+    CONSTANTS[text] = constants(table=(9, 8), w=(8, 8), row=(1, 8)) | {"place": np.int64([[2]])}
+    dims: Any = {"n": (1, 4), "seq": (1, 16)}
+    placed, _ = partitions(save(text, tmp_path / "m.onnx"), dims=dims)
+    assert [composite.ops for partition in placed for composite in partition.composites] == [("matmul",)]
+    base, target = TARGETS
+    model = placed_file(tmp_path / "m.onnx", targets=(base, f"{target} -int64=1"), dims=dims)
+    (placed_one,) = [one.partition for one in model.partitions.values()]
+    assert [composite.ops for composite in placed_one.composites] == [("take",), ("matmul",)]
+    graph = write_subgraph(placed_one, TensorrtOptions(int64=True))
+    assert [one.dtype for one in graph.inputs] == ["int64"]
+    assert built(builder, graph, tmp_path).tensors[0][1:] == ("int64", (-1, -1))
+
+
 def test_operators_that_are_left(tmp_path: Path) -> None:
     placed, left = partitions(save(JOINED, tmp_path / "m.onnx"), dims={"n": (1, 4), "m": (2, 16)}, leave="concat")
     assert [composite.ops for partition in placed for composite in partition.composites] == [("matmul",)]

@@ -74,7 +74,7 @@ class TensorrtBackend:
         """Return what it takes. Raises UsageError for operators to leave that it would not take."""
         from packager.backends.tensorrt.patterns import make_patterns
 
-        return make_patterns(target.options.leave)
+        return make_patterns(target.options.leave, int64=target.options.int64)
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
         """Write all partitions as ONNX, and build their engines if that can be done here. Raises ToolchainError."""

@@ -42,6 +42,7 @@ class TensorrtOptions(PartitionOptions):
     embed_runtime: bool = attribute(
         False, "Put this machine's lean runtime into the bundle, whose targets then need no TensorRT (tensorrt_lean)"
     )
+    int64: bool = attribute(False, "Take operators of 64-bit integers too: version 10 and later, and TensorRT for RTX")
     leave: tuple[str, ...] = attribute((), "Operators that are left to other Targets, as nn.conv3d,topk")
     timing_cache: str = attribute("", "A timing cache of TensorRT to start from", is_path=True)
     min_partition_flops: int = attribute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax, tirx
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 TYPES = ("float32", "float16", "bfloat16", "int32", "bool")
-"""Of tensors that are computed. Version 8 has no 64-bit integers, and the others few operators of them."""
+"""Of tensors that are computed; and ``int64`` where that is asked for, which version 8 does not have."""
 MAX_RANK = 8
 # Split is a pattern; the others are written as ONNX, but TensorRT has none like them.
 NOT_SEARCHED = frozenset({"split", "unique", "nonzero", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"})
@@ -55,10 +56,10 @@ class OperatorProblem:
     constants: tuple[tuple[Any, ConstantValue], ...] = ()
 
 
-def make_patterns(leave: Collection[str] = ()) -> list[Pattern | Search]:
+def make_patterns(leave: Collection[str] = (), *, int64: bool = False) -> list[Pattern | Search]:
     """Return what takes each operator but those to ``leave``: a search, and for the one with several results a pattern.
 
-    Raises UsageError for an operator to leave that is none of them.
+    ``int64``: of 64-bit integers too. Raises UsageError for an operator to leave that is none of them.
     """
     known = sorted(RULES.keys() - NOT_SEARCHED | {"split"})
     if unknown := [name for name in leave if name not in known]:
@@ -66,18 +67,25 @@ def make_patterns(leave: Collection[str] = ()) -> list[Pattern | Search]:
         raise UsageError(f"Target 'tensorrt': leave: there is no operator {unknown[0]!r}", hint=hint)
     from tvm.relax.dpl import is_op, wildcard
 
+    types = (*TYPES, "int64") if int64 else TYPES
     split = Pattern(
-        "tensorrt.split", is_op("relax.split")(wildcard()), check=_is_split, problem=_no_constants, taps=True
+        "tensorrt.split",
+        is_op("relax.split")(wildcard()),
+        check=partial(_is_split, types),
+        problem=_no_constants,
+        taps=True,
     )
-    searches = [Search(f"tensorrt.{name}", name, _find, merged=True) for name in known if name != "split"]
+    searches = [
+        Search(f"tensorrt.{name}", name, partial(_find, types), merged=True) for name in known if name != "split"
+    ]
     both: list[Pattern | Search] = [split, *searches]
     return [one for one in both if one.name.removeprefix("tensorrt.") not in leave]
 
 
-def _find(flow: Dataflow, variable: Any) -> Iterator[Found]:
+def _find(types: Collection[str], flow: Dataflow, variable: Any) -> Iterator[Found]:
     call = flow.value(variable)
     reads = variables_of(call)
-    tensors = all(_fits(tensor, is_constant=flow.is_constant(tensor)) for tensor in (variable, *reads))
+    tensors = all(_fits(types, tensor, is_constant=flow.is_constant(tensor)) for tensor in (variable, *reads))
     tensors = tensors and _takes(operator_of(call), {str(read.ty.dtype) for read in reads})
     is_folded = bool(reads) and all(map(flow.is_constant, reads)) and static_shape_of(variable) is not None
     if tensors and not is_folded and _is_written(call, reads):
@@ -86,10 +94,11 @@ def _find(flow: Dataflow, variable: Any) -> Iterator[Found]:
         yield Found([variable], OperatorProblem(variable, constants))
 
 
-def _is_split(match: Match) -> bool:
+def _is_split(types: Collection[str], match: Match) -> bool:
     (call,) = match.calls
     reads = variables_of(call)
-    return not any(map(match.is_constant, reads)) and all(map(_fits, reads)) and _is_written(call, reads)
+    tensors = all(_fits(types, tensor) for tensor in reads)
+    return tensors and not any(map(match.is_constant, reads)) and _is_written(call, reads)
 
 
 def _no_constants(match: Match) -> OperatorProblem:
@@ -102,10 +111,10 @@ def _takes(operator: str, types: Set[str]) -> bool:
         return types <= {"bool"}
     if "bool" in types and operator not in OF_BOOLS:
         return False
-    return "int32" not in types or operator not in NOT_OF_INTEGERS
+    return types.isdisjoint(("int32", "int64")) or operator not in NOT_OF_INTEGERS
 
 
-def _fits(tensor: Any, is_constant: bool = False) -> bool:
+def _fits(types: Collection[str], tensor: Any, is_constant: bool = False) -> bool:
     """Whether a tensor is of known rank, and of a type that TensorRT computes in; constants may be indices."""
     if not isinstance(tensor.ty, relax.TensorType):
         return False
@@ -115,7 +124,7 @@ def _fits(tensor: Any, is_constant: bool = False) -> bool:
         and len(shape) <= MAX_RANK
         and not any(extent == 0 for extent in shape if isinstance(extent, int))
     )
-    return known and (dtype in TYPES or (is_constant and dtype == "int64"))
+    return known and (dtype in types or (is_constant and dtype == "int64"))
 
 
 def _is_written(call: Any, reads: Sequence[Any]) -> bool:
@@ -132,4 +141,5 @@ def _is_written(call: Any, reads: Sequence[Any]) -> bool:
         RULES[operator](writer, call)
     except CannotWriteError:
         return False
-    return True
+    # TensorRT has no scatters that add, multiply or compare.
+    return not any(attribute.name == "reduction" for node in writer.nodes for attribute in node.attribute)

@@ -110,7 +110,7 @@ def _graph(
     settings: dict[str, Any] = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(options)
-        if field.name in ("precision", "allow_tf32", "workspace_mb", "optimization_level", "refit")
+        if field.name in ("precision", "allow_tf32", "workspace_mb", "optimization_level", "refit", "int64")
     }
     if profile:
         settings["profile"] = profile

@@ -242,6 +242,8 @@ def build(trt: Any, job: "dict[str, Any]") -> "dict[str, Any]":
     parse(trt, network, logger, job["model"])
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     outputs = [network.get_output(index) for index in range(network.num_outputs)]
+    if not is_typed(trt) and job["settings"].get("int64"):
+        sys.exit("version " + trt.__version__ + " has no 64-bit integers: leave -int64 out")
     config = make_config(trt, builder, network, job)
     add_profile(builder, config, job["settings"].get("profile", {}))
     timings = job["timing_cache"] and not job["archs"]
