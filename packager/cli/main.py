@@ -9,7 +9,19 @@ from typing import Annotated, TextIO
 
 import typer
 
-from packager.cli import build, deploy, export, finalize, hide_torch, interruption, kernels, registry, release, report
+from packager.cli import (
+    build,
+    deploy,
+    export,
+    finalize,
+    hide_torch,
+    interruption,
+    kernels,
+    matrix,
+    registry,
+    release,
+    report,
+)
 from packager.errors import PackagerError, PackagerWarning
 from packager.version import __version__
 
@@ -41,7 +53,7 @@ def _options(  # typer takes the program's own options from a function
     """The AOT linker for neural networks: a model and a list of Targets in, one self-contained library out."""
 
 
-for group in (build, export, kernels, release, registry, deploy, finalize, report):
+for group in (build, matrix, export, kernels, release, registry, deploy, finalize, report):
     for command in group.COMMANDS:
         app.command()(command)
 
