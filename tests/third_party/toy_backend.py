@@ -51,6 +51,7 @@ class ToyOptions(PartitionOptions):
         ("add", "subtract", "multiply", "nn.relu", "matmul", "astype"), "Operators to take"
     )
     give_back: tuple[str, ...] = attribute((), "Give partitions back that hold one of these operators")
+    leave_out: tuple[str, ...] = attribute((), "Give these operators back out of partitions that hold others")
 
 
 class ToyBackend:
@@ -91,9 +92,16 @@ class ToyBackend:
 
     def compile(self, partitions: Sequence[Partition], target: Target, context: Context) -> BackendOutput:
         refused = self.would_give_back(partitions, target)
+        unknown = set(target.options.leave_out)
+        left_out = {
+            p.name: tuple(place for place, one in enumerate(p.composites) if unknown & set(one.ops))
+            for p in partitions
+            if unknown & set(_operators(p)) and unknown < set(_operators(p))
+        }
+        refused |= {p.name: "it cannot" for p in partitions if unknown & set(_operators(p))}
         kept = [p for p in partitions if p.name not in refused]
         if not kept:
-            return BackendOutput(self.kind, given_back=refused)
+            return BackendOutput(self.kind, given_back=refused, left_out=left_out)
         texts, groups = zip(*(_render(partition) for partition in kept), strict=True)
         source = context.workdir / f"{self.kind}.c"
         source.write_text("#include <stdint.h>\n" + "\n".join(texts))
@@ -104,7 +112,7 @@ class ToyBackend:
         by_name = {partition.name: group for partition, group in zip(kept, groups, strict=True)}
         used = any(p.kind == "constant" for group in groups for f in group.functions for p in f.parameters)
         table = {TABLE: np.arange(256, dtype=np.float32)} if used else {}
-        return BackendOutput(self.kind, (library,), by_name, refused, table)
+        return BackendOutput(self.kind, (library,), by_name, refused, table, left_out=left_out)
 
 
 def _operators(partition: Partition) -> list[str]:

@@ -207,6 +207,21 @@ def test_what_a_backend_gives_back_is_offered_to_the_next(tmp_path: Path) -> Non
     assert built.provided_by("toymerge") == ["toymerge.multiply"]
 
 
+def test_what_a_backend_leaves_out_is_compiled_by_tvm_and_what_is_around_it_by_the_backend(tmp_path: Path) -> None:
+    model = parse("""g (float[6] x, float[6] y) => (float[6] z) {
+        a = Mul(x, y)
+        b = Add(a, y)
+        c = Sub(b, x)
+        d = Add(c, y)
+        z = Mul(d, y)
+    }""")
+    said: list[Event] = []
+    built = build_and_check(model, tmp_path, ["llvm", "toymerge -leave_out=subtract"], progress=said.append)
+    assert built.provided_by("toymerge") == ["toymerge.multiply+toymerge.add", "toymerge.add+toymerge.multiply"]
+    assert built.table["rest"] == {"subtract": 1}
+    assert [event.text for event in said if event.warning] == ["toymerge left out subtract of 5 operators: it cannot"]
+
+
 def test_what_every_backend_gives_back_is_compiled_by_tvm(tmp_path: Path) -> None:
     """All operators of an undone partition are in main again, composites included."""
     model = parse(
