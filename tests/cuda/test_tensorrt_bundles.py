@@ -27,6 +27,7 @@ from tensorrt_engines import make_stand_in, plan_bytes
 import packager
 from packager.backends import registry as backends
 from packager.backends.tensorrt.library import installed_library
+from packager.bundle.gpu.engine_graphs import read_graphs
 from packager.bundle.gpu.engines import NewEngine, append_engines, check_engines, read_engines
 from packager.bundle.manifest import SECTION_NAME
 from packager.bundle.section import write_manifest
@@ -178,6 +179,26 @@ def test_graphs_are_changed_where_constants_are_swapped(embedded: Path, stand_in
 def test_an_engine_that_needs_more_memory_than_planned_allocates_it(stand_ins: Path, tmp_path: Path) -> None:
     bundle = build(tmp_path, plan(), workspace=4095)
     assert run(bundle, stand_ins, [2], graph="off")["outputs"] == [product(2)]
+
+
+def test_an_engine_of_the_backend_itself_runs_the_sizes_of_its_dim(stand_ins: Path, tmp_path: Path) -> None:
+    """By the names, the profile and the extents that the backend gives it."""
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    targets = ["cuda -arch=sm_90a", "tensorrt -engines=pending -min_partition_flops=0 -refit=1"]
+    bundle = packager.build(tmp_path / "model.onnx", tmp_path / "m.so", targets=targets, dims={"n": (1, 64)})
+    (graph,) = read_graphs(packager.inspect(bundle)).values()
+    assert graph.settings["profile"] == {"input_0": [[1, 3], [64, 3], [64, 3]]}
+    shape = (-1, 3)
+    data = plan_bytes(VERSION, WEIGHTS, [("input_0", shape)], [("output_0", shape)], memory=512, weights_name="w")
+    final = append(bundle, tmp_path / "final.so", data)
+    (choice,) = packager.inspect(final).manifest.choices
+    chosen = {choice.name: choice.alternatives[0].name}
+    for mode in ("off", "on"):
+        told = run(final, stand_ins, [2, 64, 1, 2], graph=mode, selection=chosen, swaps=[(5, 7, 11)])
+        assert "error" not in told
+        if mode == "off":
+            sizes = (2, 64, 1, 2)
+            assert told["outputs"] == [product(n) for n in sizes] + [product(n, (5, 7, 11)) for n in sizes]
 
 
 def test_an_output_of_another_size_than_planned_is_refused(embedded: Path, stand_ins: Path) -> None:
