@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from packager.backends.attributes import spelled
 from packager.codegen.cache import Cache
 from packager.codegen.costs import estimated
+from packager.codegen.remote import Remote
 from packager.codegen.toolchain import Toolchain
 from packager.ir.preparation import Preparation
 from packager.progress import Steps
@@ -78,7 +79,7 @@ class Context:
 
     ``base`` is the Target that compiles what no backend takes: it says for which machine and CPUs (``machine``,
     ``cpus``). ``workdir`` is the backend's own empty folder. ``cache`` keeps what is costly to make beyond this build,
-    by a key that says everything it depends on; it may keep nothing.
+    by a key that says everything it depends on; it may keep nothing. ``remote`` are other machines, if any.
     """
 
     workdir: Path
@@ -86,6 +87,7 @@ class Context:
     base: Target
     jobs: int
     cache: Cache = NO_CACHE
+    remote: Remote | None = None
 
     def counted(
         self, text: str, total: int, *, at_once: int = 1, typical: float | None = None
@@ -140,10 +142,8 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search takes together: the variables whose bindings become one partition, and what these compute.
-
-    ``problem`` is handed to ``compile`` with the composite (see Composite).
-    """
+    """What a search takes together: the variables whose bindings become one partition, and the ``problem`` of these,
+    which is handed to ``compile`` with the composite (see Composite)."""
 
     variables: Sequence[Any]
     problem: Any = None

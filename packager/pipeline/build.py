@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 from packager.backends.base import CodeGenerator, Context
 from packager.backends.registry import blamed, find_backend
 from packager.codegen.cache import Cache
+from packager.codegen.remote import Remote
 from packager.codegen.timings import Timings, recorded
 from packager.codegen.toolchain import Toolchain, find_toolchain
 from packager.errors import UsageError, listed
 from packager.pipeline import cache_key
 from packager.pipeline.copy_libraries import copy_libraries
 from packager.pipeline.import_models import import_model
+from packager.pipeline.many.ray_calls import opened_remote
 from packager.pipeline.options import BuildOptions, takes_options
 from packager.pipeline.publish import Outputs, results, work_folder
 from packager.pipeline.request import Request, make_build_request
@@ -65,13 +67,15 @@ def _build_bundle(options: BuildOptions, timings: Timings) -> Path:
     require_build_packages()
     toolchain = find_toolchain(request.targets.host.machine)
     with opened_cache(options.shared_cache, enabled=options.cache) as store:
-        _build_or_fetch(request, outputs, toolchain, store, timings)
+        _build_or_fetch(request, outputs, toolchain, store, timings, options.on)
     if options.copy_libraries:
         copy_libraries(request.output)
     return request.output
 
 
-def _build_or_fetch(request: Request, outputs: Outputs, toolchain: Toolchain, store: Cache, timings: Timings) -> None:
+def _build_or_fetch(
+    request: Request, outputs: Outputs, toolchain: Toolchain, store: Cache, timings: Timings, cluster: str | None
+) -> None:
     # A kept work folder needs a complete build; its objects may still come from the cache.
     cached = (
         store.enabled and request.keep_workdir is None and cache_key.model_bytes(request) <= cache_key.MAX_CACHED_BYTES
@@ -81,7 +85,8 @@ def _build_or_fetch(request: Request, outputs: Outputs, toolchain: Toolchain, st
         if key and store.fetch("bundle", key, workdir):
             report("found in the cache")
         else:
-            _build(request, toolchain, store, workdir, timings)
+            with opened_remote(cluster) as remote:
+                _build(request, toolchain, store, workdir, timings, remote)
             if key:
                 store.add("bundle", key, results(workdir))
         outputs.publish(workdir, request)
@@ -96,7 +101,14 @@ def _stage(timings: Timings, name: str, text: str = "") -> Iterator[None]:
         yield
 
 
-def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, timings: Timings) -> None:
+def _build(
+    request: Request,
+    toolchain: Toolchain,
+    store: Cache,
+    workdir: Path,
+    timings: Timings,
+    remote: Remote | None = None,
+) -> None:
     """Run the stages; write the sealed bundle, and external weights, to ``workdir``."""
     report("checking the Targets")
     require_available(request.targets)
@@ -119,7 +131,7 @@ def _build(request: Request, toolchain: Toolchain, store: Cache, workdir: Path, 
     specialized, device = request.targets.specialized, request.targets.device
     with _stage(timings, "prepare", "preparing the model"):
         prepared = prepare(imported, preparation_for(specialized), device)
-    make_context = _contexts(request, toolchain, store, workdir)
+    make_context = _contexts(request, toolchain, store, workdir, remote)
     with _stage(timings, "partition", _partitioning(specialized)):
         placement = place(request, prepared, make_context)
     _report_partitions(placement)
@@ -223,14 +235,16 @@ def _count_partitions(placement: Placement, kind: str) -> str:
     return f"{kind}: {len(taken)} partitions at {sum(len(part.sites) for part in taken)} call sites"
 
 
-def _contexts(request: Request, toolchain: Toolchain, store: Cache, workdir: Path) -> Callable[[Target], Context]:
+def _contexts(
+    request: Request, toolchain: Toolchain, store: Cache, workdir: Path, remote: Remote | None
+) -> Callable[[Target], Context]:
     """Return a function that creates the context of a backend, with its own work folder."""
 
     def make_context(target: Target) -> Context:
         folder = workdir / target.kind
         shutil.rmtree(folder, ignore_errors=True)  # of partitions that were placed again: see placement.choices
         folder.mkdir()
-        return Context(folder, toolchain, request.targets.base_of(target), request.jobs, store)
+        return Context(folder, toolchain, request.targets.base_of(target), request.jobs, store, remote)
 
     return make_context
 

@@ -106,6 +106,7 @@ class BuildOptions:
         takes=list[str],
         metavar="URL",
     )
+    on: str | None = option(None, "Compile CUTLASS kernels on a cluster of Ray.", "--on", metavar="ray[://HOST:PORT]")
     golden: int | StrPath | None = option(
         None, "Put a golden input/output pair into the bundle.", "--golden", metavar="SEED|FILE.npz"
     )

@@ -104,8 +104,6 @@ def build_matrix_on(cases: Sequence[Case], cluster: str, *, jobs: int | None = N
 
     Nodes get a copy of the folder of the builds' file. Raises UsageError, ToolchainError.
     """
-    if not re.fullmatch(r"ray(://.+)?", cluster):
-        raise UsageError(f"--on {cluster}: is no cluster", hint="give ray, or ray://HOST:PORT")
     from packager.pipeline.many.ray_builds import RayBuilds
 
     with contextlib.redirect_stdout(sys.stderr):  # where Ray prints what it has to say of its nodes

@@ -17,15 +17,12 @@ from typing import Any
 
 from packager.bundle.hashing import digest, digest_of_folder
 from packager.bundle.staging import replacing
-from packager.errors import ToolchainError, UsageError, last_line
+from packager.errors import last_line
 from packager.pipeline.cache_key import package_versions
 from packager.pipeline.many.process import Case, Outcome, Processes
+from packager.pipeline.many.ray_cluster import RETRIES, join
 from packager.progress import warn
 from packager.resources import PACKAGE, folder
-
-RETRIES = 3
-"""How often a task is started again whose node or process is lost."""
-LOCAL = "ray"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,32 +43,13 @@ class RayBuilds:
     """
 
     def __init__(self, address: str, files: Path, jobs: int) -> None:
-        try:
-            import ray
-            import ray.exceptions
-        except ImportError as error:
-            raise ToolchainError(
-                f"clusters require the package ray: {error}", hint="pip install 'packager[cluster]'"
-            ) from None
-        self._ray, self._jobs = ray, jobs
+        self._ray, self._jobs = join(address, files), jobs
         self._running: set[Any] = set()
         self._lock = threading.Lock()
         self._stopped = False
         self._told: set[str] = set()
         self._software = _software()
-        try:
-            ray.init(
-                address=None if address == LOCAL else address,
-                runtime_env={"working_dir": str(files)},
-                log_to_driver=False,
-                logging_level="error",
-            )
-        except (ConnectionError, ValueError, RuntimeError) as failure:
-            raise UsageError(
-                f"there is no cluster at {address}: {last_line(failure)}",
-                hint="start one with: ray start --head; and give --on ray://HOST:10001, or ray with RAY_ADDRESS",
-            ) from None
-        self._task = ray.remote(_build)
+        self._task = self._ray.remote(_build)
 
     def build(self, case: Case) -> Outcome:
         """Build one on a node, write its files here, and return what became of it."""

@@ -71,3 +71,22 @@ def test_builds_of_other_machines_find_the_kernels(cli: Cli, tmp_path: Path, mon
     again = build("second", "one")
     assert compiled(again) == [], "the bundle is in the store"
     assert np.array_equal(*(np.fromfile(tmp_path / f"{name}.so", np.uint8) for name in ("first", "second")))
+
+
+@pytest.mark.slow
+def test_a_cluster_compiles_kernels_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cutlass_library")
+    pytest.importorskip("ray", reason="packager[cluster] is not installed")
+    weights = {"w": normal(256, 256, dtype="float16")}
+    model = save(
+        graph("few (float16[4,256] x) => (float16[4,256] y) { y = MatMul(x, w) }", weights), tmp_path / "few.onnx"
+    )
+    tools: dict[str, list[str]] = {}
+    for name, cluster in (("here", None), ("there", "ray")):
+        taken: list[Timings] = []
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))  # the cluster's too: it is started for this build
+        packager.build(model, tmp_path / f"{name}.so", targets=TARGETS, on=cluster, timings=taken.append)
+        tools[name] = [call.output for call in taken[0].calls if "pk_gemm_rows" in call.output]
+    assert tools["here"]
+    assert not tools["there"], "its own machine compiled no kernel"
+    assert (tmp_path / "here.so").read_bytes() == (tmp_path / "there.so").read_bytes()

@@ -14,13 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager.backends.base import Context
+from packager.backends.base import Context, Target
 from packager.backends.cutlass.core.kernel import KernelSource
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.bundle.hashing import digest, digest_of_folder
-from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin
+from packager.bundle.staging import temporary_folder
+from packager.codegen.cache import Cache
+from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
 from packager.codegen.timings import workers
-from packager.codegen.toolchain import run
+from packager.codegen.toolchain import find_toolchain, run
 from packager.errors import ToolchainError
 from packager.resources import folder
 
@@ -46,6 +48,8 @@ MEMORY_SHARE = 0.7
 # What nvcc takes for a kernel, until it is known for this machine.
 TYPICAL_SECONDS = 30.0
 DEFAULTS = CutlassOptions()
+# Kernels that wait for other machines at a time: each has a thread here.
+MOST_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,9 @@ def compile_kernels(
     """
     budget = _Budget(_memory_megabytes() * MEMORY_SHARE)
     at_a_time = max(1, context.jobs) if options.use_multiprocessing else 1
+    remote = context.remote
+    if remote is not None:
+        at_a_time = min(MOST_AT_ONCE, at_a_time + remote.at_once)
     temporary = Path(options.tmp_dir) if options.tmp_dir else None
 
     def make(entry: tuple[KernelSource, int]) -> KernelObject:
@@ -105,6 +112,15 @@ def compile_kernels(
         if context.cache.fetch("object", key, context.workdir):
             steps.skip()
             return result
+        if remote is not None:
+            where = (context.base, context.toolchain.machine, options)
+            made = remote.call(compile_elsewhere, kernel, arch, *where, megabytes=kernel.megabytes)
+            if made is not None and made.key == key:
+                fatbin.write_bytes(made.fatbin)
+                host.write_bytes(made.host)
+                context.cache.add("object", key, (fatbin, host))
+                steps.skip()  # with the time that it waited, it is no measure of others
+                return result
         compile_host(kernel, source, result.host, cutlass, toolkit, context)
         with budget.taken(kernel.megabytes), steps.step():
             flags = [*DEVICE_FLAGS, *_includes(kernel, cutlass), *(f"-D{macro}" for macro in kernel.macros)]
@@ -121,7 +137,33 @@ def compile_kernels(
         context.counted("compiling CUTLASS kernel", len(kernels), at_once=at_a_time, typical=TYPICAL_SECONDS) as steps,
         workers(at_a_time) as pool,
     ):
-        return list(pool.map(make, kernels))
+        try:
+            return list(pool.map(make, kernels))
+        except BaseException:
+            if remote is not None:
+                remote.stop()  # its threads here wait for it
+            raise
+
+
+@dataclass(frozen=True)
+class MadeElsewhere:
+    """A kernel that another machine has compiled, with the key that it has there: equal keys mean equal content."""
+
+    key: str
+    fatbin: bytes
+    host: bytes
+
+
+def compile_elsewhere(
+    kernel: KernelSource, arch: int, base: Target, machine: str, options: CutlassOptions
+) -> MadeElsewhere:
+    """Compile a kernel, or take it from this machine's cache, for a build on another. Raises ToolchainError."""
+    toolkit, cutlass = find_cuda_toolkit(base.options.home), find_cutlass()
+    with temporary_folder("kernel") as workdir:
+        context = Context(workdir, find_toolchain(machine), base, 1, Cache.of_user())
+        (made,) = compile_kernels([(kernel, arch)], cutlass, toolkit, context, options)
+        key = _key(kernel, cutlass, toolkit, context)
+        return MadeElsewhere(key, made.fatbin.read_bytes(), made.host.read_bytes())
 
 
 def _includes(kernel: KernelSource, cutlass: CutlassSources) -> list[str]:
