@@ -59,8 +59,8 @@ def total(axis: int) -> tuple[Write, Write]:
 
 
 def concat(axis: int) -> tuple[Write, Write]:
-    """Write a concatenation of two."""
-    return lambda r, x, y: r.concat([x, y], axis=axis), lambda t, x, y: t.cat([x, y], axis)
+    """Write a concatenation."""
+    return lambda r, *x: r.concat(list(x), axis=axis), lambda t, *x: t.cat(x, axis)
 
 
 def torch_layer_norm(t: Any, x: Any, w: Any, c: Any) -> Any:
@@ -71,6 +71,14 @@ def torch_layer_norm(t: Any, x: Any, w: Any, c: Any) -> Any:
 ADD_RELU = (lambda r, x, y: r.nn.relu(r.add(x, y)), lambda t, x, y: t.relu(x + y))
 BIAS_GELU = (lambda r, x, c: r.nn.gelu(r.add(x, c)), lambda t, x, c: t.nn.functional.gelu(x + c))
 SCALE = (lambda r, x, s, c: r.nn.relu(r.add(r.multiply(x, s), c)), lambda t, x, s, c: t.relu(x * s + c))
+CONCAT_RELU = (
+    lambda r, x, y, s: r.nn.relu(r.multiply(r.concat([x, y], axis=-1), s)),
+    lambda t, x, y, s: t.relu(t.cat([x, y], -1) * s),
+)
+PAD_SILU = (
+    lambda r, x: r.nn.silu(r.nn.pad(x, [0, 0, 1, 2, 3, 0, 0, 0])),
+    lambda t, x: t.nn.functional.silu(t.nn.functional.pad(x, (0, 0, 3, 0, 1, 2))),
+)
 SIGMOID = (lambda r, x: r.sigmoid(x), lambda t, x: t.sigmoid(x))
 SOFTMAX = (lambda r, x: r.nn.softmax(x), lambda t, x: t.softmax(x, -1))
 LAYER_NORM = (lambda r, x, w, c: r.nn.layer_norm(x, w, c, axes=[-1]), torch_layer_norm)
@@ -132,6 +140,10 @@ MEMORY: dict[str, tuple[tuple[Write, Write], tuple[Input, ...], tuple[int, ...]]
     "nchw_to_nhwc": (permute(0, 2, 3, 1), (t(N, 64, 56, 56),), (1, 512)),
     "concat_channels": (concat(1), (t(N, 64, 56, 56), t(N, 32, 56, 56)), (1, 512)),
     "concat_last": (concat(-1), (t(N, 64), t(N, 33)), (7, 1 << 20)),
+    "concat_five": (concat(-1), (t(N, 56, 56, 64), *[t(N, 56, 56, 32)] * 4), (1, 3, 32)),
+    "concat_relu": (CONCAT_RELU, (t(N, 56, 56, 224), t(N, 56, 56, 32), t(256)), (1, 3, 32)),
+    "concat_relu_odd": (CONCAT_RELU, (t(N, 7, 7, 20), t(N, 7, 7, 12), t(32)), (1, 3)),
+    "pad_silu": (PAD_SILU, (t(N, 56, 56, 64),), (1, 3, 64)),
     "slice_odd": (SLICE, (t(N, 768),), (3, 1 << 18)),
     "embedding": (TAKE, (t(30522, 768), t(N, 128, dtype="int64")), (1, 2048)),
     "sum_leading": (total(0), (t(262144, 768),), ()),

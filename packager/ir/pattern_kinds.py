@@ -5,6 +5,8 @@ Source: ``OpPatternKind`` in TVM's include/tvm/relax/op_attr_types.h.
 
 from __future__ import annotations
 
+BROADCAST = 1
+"""As ``INJECTIVE``, and with sums that read its elements."""
 INJECTIVE = 2
 """With what makes its operands and with what reads its elements."""
 OUT_ELEMENTWISE_FUSABLE = 4

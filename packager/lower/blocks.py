@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import IdentitySet, position
@@ -108,13 +108,64 @@ def factors_of(sch: s_tir.Schedule, block: Any) -> tuple[Any, Any] | None:
 
 
 def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a block only moves or pads values."""
-    value: Any = getattr(sch.get(block).body, "value", None)
+    """Tell whether a block only moves, casts, joins or pads values."""
+    value: Any = without_casts(getattr(sch.get(block).body, "value", None))
     if is_condition(value):
-        return all(isinstance(v, (tvm.ir.TensorLoad, tirx.FloatImm, tirx.IntImm)) for v in value.args[1:])
-    if isinstance(value, tirx.Cast):
-        value = value.value
+        return all(isinstance(v, (tvm.ir.TensorLoad, tirx.FloatImm, tirx.IntImm)) for v in _alternatives(value))
     return isinstance(value, tvm.ir.TensorLoad)
+
+
+def without_casts(value: Any) -> Any:
+    """Return what is cast."""
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return value
+
+
+def _alternatives(value: Any) -> list[Any]:
+    """Return the values that nested conditions choose from, such as the parts of a concatenation, without casts."""
+    value = without_casts(value)
+    return [part for each in value.args[1:] for part in _alternatives(each)] if is_condition(value) else [value]
+
+
+def is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
+    """Tell whether a load reads aligned vectors along the innermost loop, or does not depend on that loop."""
+    last = sch.get(block).iter_vars[-1].var
+    if last not in variables(*load.indices):
+        return True
+    analyzer = sym.Analyzer()
+    for each in sch.get(block).iter_vars:
+        analyzer.bind(each.var, each.dom)
+    *outer, inner = map(analyzer.simplify, load.indices)
+    offset = analyzer.simplify(inner - last)
+    multiple, length = analyzer.modular_set(offset), load.source.shape[-1]
+    return (
+        last not in variables(*outer, offset)
+        and int(multiple.coeff) % width == int(multiple.base) % width == 0
+        and (isinstance(length, tirx.IntImm) and int(length) % width == 0)
+    )
+
+
+def is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    """Tell whether the block's single load of a buffer runs along its last axis with the innermost loop."""
+    found = loads_of(sch, block, buffer)
+    last = sch.get(block).iter_vars[-1].var
+    regions = [r for r in sch.get(block).reads if r.source.same_as(buffer)]
+    if len(regions) != 1 or not found or not regions[0].region or buffer.scope() != "global":
+        return False
+    *outer, inner = found[0].indices
+    same = all(_equal(load.indices, found[0].indices) for load in found)
+    return (
+        same
+        and all(not loads(index) for index in found[0].indices)
+        and inner.same_as(last)
+        and last not in variables(*outer)
+        and not is_conditional(sch, block)
+    )
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return all(a.same_as(b) or str(a) == str(b) for a, b in zip(left, right, strict=True))
 
 
 def attempt(sch: s_tir.Schedule, transform: Transform, block: Any, errors: Errors = Exception) -> bool:

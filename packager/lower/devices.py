@@ -21,10 +21,11 @@ from packager.lower.cpu.kernels import lower_kernels
 from packager.lower.cpu.pack_weights import pack_weights
 from packager.lower.cpu.schedule import schedule as schedule_cpu
 from packager.lower.cuda.algorithms.compact import compact
+from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
-from packager.lower.cuda.algorithms.take import legalize_fused_take
+from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda
@@ -151,8 +152,8 @@ DEVICES = {
     ),
     "cuda": Device(
         "cuda",
-        lambda module, _num_inputs: to_channels_last(accumulate_in_float32(module)),
-        [fuse_norms, _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS), *TIDY],
+        lambda module, _num_inputs: sum_products(to_channels_last(accumulate_in_float32(module))),
+        [repeat_lookups, fuse_norms, _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS), *TIDY],
         (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
         _write_cuda,
     ),

@@ -16,9 +16,11 @@ from packager.ir.model import ImportedModel
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.canonical_attention import canonical_attention
+from packager.transforms.simplify.flat_concats import flatten_concats
 from packager.transforms.simplify.gathers import simplify_gathers
 from packager.transforms.simplify.group_norms import group_norms_as_rows
 from packager.transforms.simplify.merge_products import merge_products
+from packager.transforms.simplify.modulated_convs import unmodulate_convs
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
@@ -31,8 +33,9 @@ def canonical(model: ImportedModel) -> ImportedModel:
     """Return a model for a GPU in that form."""
     result = getattr(model.module["main"].body.body, "name", "")  # a tuple has no name
     module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
-    module = apply(_TIDY, simplify_gathers(apply(_TIDY, drop_no_ops(module))))
+    module = apply(_TIDY, flatten_concats(simplify_gathers(apply(_TIDY, drop_no_ops(module)))))
     module = simplify_arithmetic(module, len(model.signature.inputs))
+    module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_rows=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = canonical_attention(replace(model, module=module))

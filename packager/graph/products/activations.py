@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, only_last_is_read, operator_of, scalar_of
 from packager.graph.identity import IdentityMap
+from packager.ir.activations import LEAKY_RELU
 
 Array = NDArray[np.float64]
 
@@ -33,6 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": _sigmoid,
     "silu": lambda x: x * _sigmoid(x),
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "tanh": np.tanh,
 }
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "add": np.add,
@@ -93,6 +95,9 @@ def _evaluate(value: Any, values: IdentityMap[Array]) -> Array | None:
     if name == "clip":
         operand, low, high = values.get(value.args[0]), *map(scalar_of, value.args[1:3])
         return None if operand is None or low is None or high is None else np.clip(operand, low, high)
+    if name == "nn.leakyrelu":
+        operand = values.get(value.args[0])
+        return None if operand is None else np.where(operand > 0, operand, float(value.attrs.alpha) * operand)
     if name not in FUNCTIONS:
         return None
     operands = [values.get(argument, scalar_of(argument)) for argument in value.args]
@@ -107,4 +112,13 @@ def _name_of(value: Array) -> str | None:
         for name, function in ACTIVATIONS.items():
             if np.allclose(value, function(SAMPLES), rtol=TOLERANCE, atol=TOLERANCE):
                 return name
-    return None
+    return _leaky_relu(value)
+
+
+def _leaky_relu(value: Array) -> str | None:
+    """Return the name of the leaky ReLU with these values. Its slope is between 0 and 1."""
+    negative = SAMPLES < 0
+    slope = np.float32(np.median(value[negative] / SAMPLES[negative]))
+    if not 0 < slope < 1 or not np.allclose(value, np.where(negative, slope * SAMPLES, SAMPLES), TOLERANCE, 0):
+        return None
+    return f"{LEAKY_RELU}{int(slope.view(np.uint32)):08x}"

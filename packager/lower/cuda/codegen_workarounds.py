@@ -2,6 +2,8 @@
 
 - Vectors of bool: elements are written as two bytes, but memory has one; there is no type for more than four. The
   condition of a vector ``Select`` is declared with the type of its values, which nvcc rejects. Both are unrolled.
+- Vectors that a condition chooses are chosen element by element: where all elements of a vector have one condition, as
+  in concatenations along channels, it becomes a branch.
 - Vectors of more than four indices are packed into half as many registers and filled one by one: unrolled too.
 - Infinities of bfloat16 are written as names that CUDA does not have: cast from float32.
 - Variables are named after the model's tensors and dims, and their names are written as they are: whoever named them
@@ -24,13 +26,87 @@ from tvm_ffi import structural_map
 from packager.errors import BackendError
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
-from packager.lower.blocks import variables
+from packager.lower.blocks import is_condition, variables, without_casts
 
 _BFLOAT16 = PrimType("bfloat16")
 # The longest vector of indices.
 MAX_INDICES = 4
 _IDENTIFIER = re.compile(r"[A-Za-z]")
 _CONDITIONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not, tirx.Select)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="BranchOnVectors")  # type: ignore[untyped-decorator]
+def branch_on_vectors(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Make branches of conditions that choose a whole vector, each of which stores it."""
+    return function.with_body(structural_map(function.body, (st.For, _branched)))
+
+
+def _branched(loop: Any) -> Any:
+    if int(loop.kind) != st.ForKind.VECTORIZED:
+        return loop
+    body = loop.body
+    if isinstance(body, st.IfThenElse) and body.else_case is None:  # within bounds
+        condition, cases = body.condition, [body.then_case, None]
+    elif isinstance(body, st.BufferStore) and is_condition(chosen := without_casts(body.value)):
+        condition, *values = chosen.args
+        cases = [st.BufferStore(body.buffer, _cast(value, body.value), body.indices) for value in values]
+        if any(isinstance(case.value, tirx.Cast) and _is_number(without_casts(case.value)) for case in cases):
+            return loop  # there are no vectors of more than four equal float32
+    else:
+        return loop
+    if not is_uniform(condition, loop.loop_var, int(loop.extent)):
+        return loop
+
+    def alone(case: Any) -> Any:
+        if case is None:
+            return None
+        lane = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
+        return _branched(st.For(lane, loop.min, loop.extent, loop.kind, _substituted(case, loop.loop_var, lane)))
+
+    return st.IfThenElse(_substituted(condition, loop.loop_var, loop.min), *map(alone, cases))
+
+
+def _cast(value: Any, like: Any) -> Any:
+    """Return a value with the casts around another one; zero is one of the type that it is cast to."""
+    if not isinstance(like, tirx.Cast):
+        return value
+    number = without_casts(value)
+    return (
+        tirx.const(0, like.ty)
+        if _is_number(number) and number.value == 0
+        else tirx.Cast(like.ty, _cast(value, like.value))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, tirx.FloatImm | tirx.IntImm)
+
+
+def is_uniform(condition: Any, lane: Any, count: int) -> bool:
+    """Whether a condition is the same for all values of ``lane``, from 0 to ``count`` - 1."""
+    if lane not in variables(condition):
+        return True
+    if isinstance(condition, (tirx.And, tirx.Or)):
+        return is_uniform(condition.a, lane, count) and is_uniform(condition.b, lane, count)
+    if isinstance(condition, (tirx.GE, tirx.GT)):
+        larger, smaller, ends = condition.a, condition.b, isinstance(condition, tirx.GT)
+    elif isinstance(condition, (tirx.LE, tirx.LT)):
+        larger, smaller, ends = condition.b, condition.a, isinstance(condition, tirx.LT)
+    else:
+        return False
+    # It says that the difference is not negative: for differences from n * count to (n + 1) * count - 1.
+    analyzer = Analyzer()
+    difference = larger - smaller - int(ends)
+    for rest, remainder in ((difference - lane, 0), (difference + lane, count - 1)):
+        simple = analyzer.simplify(rest)
+        multiple = analyzer.modular_set(simple)
+        if lane not in variables(simple) and int(multiple.coeff) % count == 0:
+            return int(multiple.base) % count == remainder
+    return False
+
+
+def _substituted(node: Any, variable: Any, value: Any) -> Any:
+    return structural_map(node, (tirx.Var, lambda var: value if var.same_as(variable) else var))
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="UnrollUnsupportedVectors")  # type: ignore[untyped-decorator]
@@ -62,9 +138,7 @@ def _gathers(loop: Any) -> bool:
     lane = loop.loop_var
 
     def substituted(index: Any, number: int) -> Any:
-        return structural_map(
-            index, (tirx.Var, lambda var: tirx.const(number, str(lane.ty)) if var.same_as(lane) else var)
-        )
+        return _substituted(index, lane, tirx.const(number, str(lane.ty)))
 
     return any(
         not analyzer.can_prove_equal(substituted(index, number) - substituted(index, 0), number)

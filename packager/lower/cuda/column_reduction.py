@@ -45,6 +45,8 @@ MANY = 64
 THREADS = 128
 # Pooling windows are unrolled up to this side length.
 MAX_UNROLLED = 8
+# The most rows of a lookup that a thread loads at once.
+MAX_GATHERED = 64
 # Blocks that occupy a GPU; with fewer, rows are split over blocks.
 BLOCKS = 1024
 # Rows that a thread loads at once, best first, if they divide the number of rows.
@@ -185,12 +187,13 @@ def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
 
 
 def _contiguous_operands(sch: s_tir.Schedule, reduction: Any) -> list[Any]:
-    """Return the parameters whose last index is the innermost axis that the reduction keeps."""
+    """Return the parameters whose last index is the innermost axis that the reduction keeps, but no gathered ones."""
     kept = [v for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar]
     if not kept:
         return []
     reads = [load for load in loads(sch.get(reduction).body) if load.source.scope() == "global" and load.indices]
-    return list(IdentitySet(load.source for load in reads if load.indices[-1].same_as(kept[-1].var)))
+    placed = [load for load in reads if not any(loads(index) for index in load.indices)]
+    return list(IdentitySet(load.source for load in placed if load.indices[-1].same_as(kept[-1].var)))
 
 
 def _accumulate(sch: s_tir.Schedule, reduction: Any, depth: int) -> None:
@@ -198,9 +201,12 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, depth: int) -> None:
     reduced = _inner(sch, reduction, depth, tirx.IterVar.CommReduce)
     kept = _inner(sch, reduction, depth, tirx.IterVar.DataPar)
     unrolled = reduced
+    # Loads of places that are loaded wait for each other, unless all are unrolled.
+    is_gathered = any(loads(index) for load in loads(sch.get(reduction).body) for index in load.indices)
+    gathered = range(MAX_GATHERED, 1, -1) if is_gathered else ()
     if len(reduced) == 1:
         length = extents(sch, reduced)[0]
-        rows = next((n for n in ROWS if isinstance(length, int) and not length % n), 1)
+        rows = next((n for n in (*gathered, *ROWS) if isinstance(length, int) and not length % n), 1)
         reduced = list(sch.split(reduced[0], [None, rows]))
         unrolled = reduced[1:]
     sch.reorder(*kept[:-1], *reduced, *kept[-1:])
@@ -209,7 +215,8 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, depth: int) -> None:
         sch.compute_at(load, reduced[-1], preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     unroll(sch, kept[-1:])
-    if all(isinstance(size, int) and size <= MAX_UNROLLED for size in extents(sch, unrolled)):
+    most = MAX_GATHERED if is_gathered else MAX_UNROLLED
+    if all(isinstance(size, int) and size <= most for size in extents(sch, unrolled)):
         unroll(sch, unrolled)
     _decompose_init(sch, reduction, reduced[0])
 

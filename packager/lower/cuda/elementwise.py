@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from tvm import s_tir, sym, tirx
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
 from tvm.s_tir import ScheduleError
 
-from packager.graph.identity import same_objects
+from packager.graph.identity import IdentitySet, same_objects
 from packager.lower.blocks import (
     MAX_WIDE_BYTES,
     VECTOR_BYTES,
     attempt,
     extents,
+    is_aligned,
     is_conditional,
+    is_contiguous,
     is_movement,
     itemsize,
     loads,
@@ -34,14 +38,16 @@ WARP = 32
 MAX_STEPS = 32
 # Vectors per thread along several axes.
 VECTORS = 2
-# The minimum number of blocks for that.
+# Elements of vectors that are added up in float32, of which there are no longer ones.
+WIDTH_OF_SUMS = 4
+# The minimum number of blocks for several vectors per thread.
 MIN_BLOCKS = 512
 
 
 def schedule_elementwise(sch: s_tir.Schedule, block: Any) -> None:
     """Bind the loops of a block without reductions to threads."""
-    attempts = (transpose, _vectorize_flat, _copy_vectors, _vectorize, _warp_per_row, _one_element_per_step)
-    if not any(attempt(sch, transform, block) for transform in attempts):
+    by_vectors = (transpose, _vectorize_flat, _copy_vectors, _sum_vectors, vectorize)
+    if not any(attempt(sch, each, block) for each in (*by_vectors, _warp_per_row, _one_element_per_step)):
         raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")
 
 
@@ -147,13 +153,34 @@ def vector_width(sch: s_tir.Schedule, block: Any, extent: Any) -> int:
     return max(width, 1)
 
 
+def _sum_vectors(sch: s_tir.Schedule, block: Any) -> None:
+    """Add up several vectors of an operand, as resizing of channels last does, with arithmetic of vectors."""
+    several = any(len(loads_of(sch, block, buffer)) > 1 for buffer in reads_of(sch, block))
+    if not several or not _is_sum(sch.get(block).body.value):
+        raise ScheduleError("no sum of vectors of an operand")
+    _move_vectors(sch, block, WIDTH_OF_SUMS)
+
+
+def _is_sum(value: Any) -> bool:
+    """Whether there are only sums and products of what is loaded."""
+    if isinstance(value, tirx.Add | tirx.Mul):
+        return _is_sum(value.a) and _is_sum(value.b)
+    return _is_sum(value.value) if isinstance(value, tirx.Cast) else isinstance(value, TensorLoad | tirx.FloatImm)
+
+
 def _copy_vectors(sch: s_tir.Schedule, block: Any) -> None:
     """Move whole vectors: copies, slices, concatenations, gathers, padding."""
+    if not is_movement(sch, block):
+        raise ScheduleError("no copy")
+    _move_vectors(sch, block)
+
+
+def _move_vectors(sch: s_tir.Schedule, block: Any, most: int = MAX_WIDE_BYTES) -> None:
     loops = _loops(sch, block)
-    width = vector_width(sch, block, extents(sch, loops)[-1])
-    if width == 1 or not is_movement(sch, block):
+    width = min(vector_width(sch, block, extents(sch, loops)[-1]), most)
+    if width == 1:
         raise ScheduleError("rows do not fill vectors")
-    if not all(_is_aligned(sch, block, load, width) for load in loads(sch.get(block).body)):
+    if not all(is_aligned(sch, block, load, width) for load in loads(sch.get(block).body)):
         raise ScheduleError("vectors would cross a boundary")
     outer, vector = sch.split(loops[-1], [None, width])
     threads = _threads(extents(sch, [*loops[:-1], outer]))
@@ -161,26 +188,8 @@ def _copy_vectors(sch: s_tir.Schedule, block: Any) -> None:
     sch.vectorize(vector)
 
 
-def _is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:
-    """Tell whether a load reads aligned vectors along the innermost loop, or does not depend on that loop."""
-    last = sch.get(block).iter_vars[-1].var
-    if last not in variables(*load.indices):
-        return True
-    analyzer = sym.Analyzer()
-    for each in sch.get(block).iter_vars:
-        analyzer.bind(each.var, each.dom)
-    *outer, inner = map(analyzer.simplify, load.indices)
-    offset = analyzer.simplify(inner - last)
-    multiple, length = analyzer.modular_set(offset), load.source.shape[-1]
-    return (
-        last not in variables(*outer, offset)
-        and int(multiple.coeff) % width == int(multiple.base) % width == 0
-        and (isinstance(length, tirx.IntImm) and int(length) % width == 0)
-    )
-
-
-def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
-    """Load vectors into registers, compute per element, store vectors.
+def vectorize(sch: s_tir.Schedule, block: Any, joins: Sequence[Any] = ()) -> None:
+    """Load vectors into registers, as they are or by the blocks ``joins``; compute per element, store vectors.
 
     Arithmetic stays scalar: CUDA has no vector arithmetic to gain from.
     """
@@ -189,7 +198,12 @@ def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
     width = vector_width(sch, block, last)
     if width == 1:
         raise ScheduleError("no vectors")
-    contiguous = [b for b in reads_of(sch, block) if _is_contiguous(sch, block, b)]
+    contiguous = [b for b in reads_of(sch, block) if is_contiguous(sch, block, b)]
+    joined = IdentitySet(sch.get(join).writes[0].source for join in joins)
+    if not all(is_aligned(sch, join, load, width) for join in joins for load in loads(sch.get(join).body)):
+        raise ScheduleError("vectors would cross a boundary")
+    if not joined <= IdentitySet(contiguous):
+        raise ScheduleError("what is joined is not read by vectors")
     store = sch.cache_write(block, 0, "local")
     loops = list(sch.get_loops(store))
     outer, vector = sch.split(loops[-1], [None, width])
@@ -197,8 +211,12 @@ def _vectorize(sch: s_tir.Schedule, block: Any) -> None:
     thread = bind_threads(sch, [*loops[:-1], outer], threads)
     sch.vectorize(vector)
     sch.compute_at(block, thread, preserve_unit_loops=True)
-    for buffer in contiguous:
-        load = sch.cache_read(block, read_index(sch, block, buffer), "local")
+    held = [
+        sch.cache_read(block, read_index(sch, block, buffer), "local") for buffer in contiguous if buffer not in joined
+    ]
+    for join in joins:
+        sch.set_scope(join, 0, "local")
+    for load in (*held, *joins):
         sch.compute_at(load, thread, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     unroll(sch, sch.get_loops(block)[2:])
@@ -259,25 +277,3 @@ def _threads(sizes: list[Any]) -> int:
     """Return the thread block size: smaller for tensors that would not occupy the GPU with large blocks."""
     few = all(isinstance(size, int) for size in sizes) and math.prod(sizes) < 64 * THREADS
     return THREADS // 4 if few else THREADS
-
-
-def _is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
-    """Tell whether the block's single load of a buffer runs along its last axis with the innermost loop."""
-    found = loads_of(sch, block, buffer)
-    last = sch.get(block).iter_vars[-1].var
-    regions = [r for r in sch.get(block).reads if r.source.same_as(buffer)]
-    if len(regions) != 1 or not found or not regions[0].region or buffer.scope() != "global":
-        return False
-    *outer, inner = found[0].indices
-    same = all(_equal(load.indices, found[0].indices) for load in found)
-    return (
-        same
-        and all(not loads(index) for index in found[0].indices)
-        and inner.same_as(last)
-        and last not in variables(*outer)
-        and not is_conditional(sch, block)
-    )
-
-
-def _equal(left: Any, right: Any) -> bool:
-    return all(a.same_as(b) or str(a) == str(b) for a, b in zip(left, right, strict=True))

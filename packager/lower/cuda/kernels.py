@@ -22,6 +22,7 @@ from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Kernel
 from packager.lower.cuda.codegen_workarounds import (
+    branch_on_vectors,
     cast_infinities,
     check_registers,
     plain_names,
@@ -74,6 +75,7 @@ LOWERING = [
     _T.BF16ComputeLegalize(),
     _T.NarrowDataType(32),
     _S.LoopPartition(),
+    branch_on_vectors,
     unroll_unsupported_vectors,
     _T.VectorizeLoop(True),
     _S.InjectVirtualThread(),

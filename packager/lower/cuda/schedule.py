@@ -15,11 +15,20 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError, dlight
 
-from packager.lower.blocks import blocks, inline, is_reduction, is_spatial, kinds, schedule_of
+from packager.lower.blocks import (
+    blocks,
+    inline,
+    is_conditional,
+    is_movement,
+    is_reduction,
+    is_spatial,
+    kinds,
+    schedule_of,
+)
 from packager.lower.cuda.column_reduction import schedule_column_reduction
 from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
-from packager.lower.cuda.elementwise import schedule_elementwise
+from packager.lower.cuda.elementwise import schedule_elementwise, vectorize
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
 from packager.lower.cuda.row_reduction import schedule_row_reduction
@@ -64,6 +73,21 @@ def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
+def _joined(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Load vectors of what is joined first: inlined, conditions would choose among loads of single elements."""
+
+    def joins(sch: s_tir.Schedule, block: Any) -> bool:
+        return is_conditional(sch, block) and is_movement(sch, block)
+
+    sch = schedule_of(primfunc)
+    inline(sch, lambda sch, block: not joins(sch, block))
+    *before, last = blocks(sch)
+    if not before or not is_spatial(sch, last) or not all(joins(sch, block) for block in before):
+        raise ScheduleError("nothing is joined, or not by an elementwise function")
+    vectorize(sch, last, before)
+    return sch.mod["main"]
+
+
 def _rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     _check_reductions(schedule_of(primfunc))
     return schedule_row_reduction(primfunc)
@@ -97,6 +121,7 @@ def _dlight(primfunc: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
 
 _RULES: tuple[_Rule, ...] = (
     schedule_scatter_scan,
+    _joined,
     _spatial,
     schedule_depthwise_conv,
     schedule_skinny_matmul,

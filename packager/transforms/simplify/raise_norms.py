@@ -48,11 +48,19 @@ def raise_norms(module: tvm.IRModule, num_inputs: int, *, of_rows: bool = False)
 
 
 def read_halves(module: tvm.IRModule) -> tvm.IRModule:
-    """Let normalizations of ``main`` read half precision where it was cast to float32 before them."""
+    """Let normalizations of ``main`` read half precision where it was cast to float32 before them.
+
+    Resizing reads and writes it where it is cast before and after: its sums are those of its weights' type.
+    """
     flow = Dataflow(module["main"])
 
     def changed(binding: Any) -> list[Any]:
         value = binding.value
+        resized = flow.call(value.args[0], "packager.resize") if operator_of(value) == "astype" else None
+        if resized is not None and (cast := flow.call(resized.args[0], "astype")) is not None:
+            data = cast.args[0]
+            if _is_half(binding.var) and str(data.ty.dtype) == str(binding.var.ty.dtype):
+                return [relax.VarBinding(binding.var, relax.Call(resized.op, [data, resized.args[1]], resized.attrs))]
         cast = flow.call(value.args[0], "astype") if operator_of(value) == "packager.normalize" else None
         if cast is None or not _is_half(cast.args[0]):
             return [binding]

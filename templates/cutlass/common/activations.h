@@ -66,6 +66,25 @@ struct ScalarRelu {
   CUTLASS_HOST_DEVICE static float apply(float x) { return cutlass::maximum<float, true>{}(x, 0.0f); }
 };
 
+/* The slope of negative numbers is given by the bits of a float. */
+template <uint32_t kSlope>
+struct ScalarLeakyRelu {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const union {
+      uint32_t bits;
+      float value;
+    } slope = {kSlope};
+    return x > 0.0f ? x : slope.value * x;
+  }
+};
+
+struct ScalarTanh {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return tanhf(x); }
+};
+struct ScalarTanhFast {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return tanh_approx(x); }
+};
+
 struct ScalarHardswish {
   CUTLASS_HOST_DEVICE static float apply(float x) {
     return x * cutlass::minimum<float, true>{}(cutlass::maximum<float, true>{}(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f);
@@ -135,6 +154,10 @@ struct ScalarGeluTanhPrecise {
 
 // clang-format off
 template <class T> struct relu : Elementwise<ScalarRelu, T> {};
+template <uint32_t kSlope> struct leaky_relu { template <class T> struct of : Elementwise<ScalarLeakyRelu<kSlope>, T> {}; };
+template <class T> struct tanh : Elementwise<ScalarTanh, T> {};
+template <class T> struct tanh_fast : Elementwise<ScalarTanhFast, T> {};
+template <class T> struct tanh_precise : Elementwise<ScalarTanh, T> {};
 template <class T> struct hardswish : Elementwise<ScalarHardswish, T> {};
 template <class T> struct sigmoid : Elementwise<ScalarSigmoid, T> {};
 template <class T> struct sigmoid_fast : Elementwise<ScalarSigmoidFast, T> {};

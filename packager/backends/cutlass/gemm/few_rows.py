@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.gemm.kernels import ACTIVATIONS
+from packager.backends.cutlass.gemm.kernels import IDENTITY, form_name, functor
 from packager.bundle.dtypes import HALVES
 from packager.codegen.templates import MARK, render
 
@@ -34,18 +34,18 @@ class FewRowsGemm(KernelConfig):
     @property
     def functor(self) -> str:
         """The C++ functor of the activation, of templates/cutlass/common/activations.h."""
-        if self.activation == "none":
-            return "pk::Unchanged"
-        precise = "_precise" if self.out == "float32" else ""
-        accuracy = ("_fast" if self.fast_math else precise) if ACTIVATIONS[self.activation] else ""
-        return f"pk::{self.activation}{accuracy}<float>"
+        form = self._form
+        return "pk::Unchanged" if form == IDENTITY else f"{form}<float>"
+
+    @property
+    def _form(self) -> str:
+        return functor(self.activation, self.out, fast_math=self.fast_math)
 
     @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
-        form = self.functor.removeprefix("pk::").removesuffix("<float>")
-        parts = ["pk_gemm_rows", *types, str(self.rows), "none" if self.activation == "none" else form]
+        parts = ["pk_gemm_rows", *types, str(self.rows), form_name(self._form)]
         return "_".join(parts + ["c"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.codegen.templates import MARK, render
+from packager.ir.activations import LEAKY_RELU
 
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900
@@ -52,6 +53,7 @@ ACTIVATIONS = {
     "sigmoid": True,
     "silu": True,
     "hardswish": False,
+    "tanh": True,
 }
 IDENTITY = "cutlass::epilogue::thread::Identity"
 # CUTLASS's schedules of the main loop and of the epilogue.
@@ -138,6 +140,28 @@ def fits(tile: Tile, out: str) -> bool:
     return row <= 128 or row % 128 == 0
 
 
+def functor(activation: str, result: str, *, fast_math: bool) -> str:
+    """Return the C++ functor of an activation, of CUTLASS or of templates/cutlass/common/activations.h.
+
+    ``result`` is the type that it is applied to; for float32 the functor is a precise one.
+    """
+    if activation == "none":
+        return IDENTITY
+    if activation.startswith(LEAKY_RELU):
+        return f"pk::leaky_relu<0x{activation.removeprefix(LEAKY_RELU)}u>::of"
+    accuracy = ""
+    if ACTIVATIONS[activation]:
+        accuracy = "_fast" if fast_math else "_precise" if result in ("float32", "tfloat32") else ""
+    return f"pk::{activation}{accuracy}"
+
+
+def form_name(form: str) -> str:
+    """Return a functor as a part of a kernel's name."""
+    if form == IDENTITY:
+        return "none"
+    return form.removeprefix("pk::").replace("<0x", "_").removesuffix("u>::of")
+
+
 class TiledConfig(KernelConfig):
     """What GEMM and convolution kernels have in common: a tile, and an epilogue with an activation and a residual."""
 
@@ -155,16 +179,8 @@ class TiledConfig(KernelConfig):
         """Return why the templates do not support this configuration, or ''."""
 
     def functor(self, result: str) -> str:
-        """Return the C++ functor of the activation, of CUTLASS or of templates/cutlass/common/activations.h.
-
-        ``result`` is the type that it is applied to; for float32 the functor is a precise one.
-        """
-        if self.activation == "none":
-            return IDENTITY
-        accuracy = ""
-        if ACTIVATIONS[self.activation]:
-            accuracy = "_fast" if self.fast_math else "_precise" if result in ("float32", "tfloat32") else ""
-        return f"pk::{self.activation}{accuracy}"
+        """Return the C++ functor of the activation, which is applied to ``result``."""
+        return functor(self.activation, result, fast_math=self.fast_math)
 
     @property
     @abstractmethod
@@ -174,7 +190,7 @@ class TiledConfig(KernelConfig):
     @property
     def form_name(self) -> str:
         """The functor as a part of a kernel's name."""
-        return "none" if self.form == IDENTITY else self.form.removeprefix("pk::")
+        return form_name(self.form)
 
     def render(self, template: str, archs: tuple[str, ...], **values: Any) -> KernelSource:
         """Render a template of ``templates/cutlass`` with ``values`` and those of the tile and the epilogue."""

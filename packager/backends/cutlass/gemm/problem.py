@@ -17,9 +17,12 @@ from packager.ir.primitives import Packing, Parameter
 
 
 def read_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> MatmulProblem | None:
-    """Return the problem of a chain, or None if no kernel supports it."""
+    """Return the problem of a chain, or None if no kernel supports it.
+
+    Products with one column are sums of rows, which fuse with whatever comes after: a tile would compute many columns.
+    """
     problem = read_matmul(flow, chain)
-    if problem is None or problem.out not in TYPES[problem.dtype].outputs:
+    if problem is None or problem.columns == 1 or problem.out not in TYPES[problem.dtype].outputs:
         return None
     return problem if _rank(problem, options, most_rows=1) else None
 

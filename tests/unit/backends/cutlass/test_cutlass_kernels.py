@@ -34,7 +34,7 @@ def configurations() -> Iterator[GemmConfig]:
                 plain = GemmConfig(tile, dtype, out, alignment, b_rows)
                 yield plain
                 yield replace(plain, residual=True)
-                for activation in ACTIVATIONS:
+                for activation in (*ACTIVATIONS, "leaky_relu_3e4ccccd", "leaky_relu_3c23d70a"):
                     yield replace(plain, activation=activation)
                     yield replace(plain, activation=activation, fast_math=True)
 
@@ -76,9 +76,12 @@ def test_each_field_of_an_sm90_tile_makes_another_kernel(change: dict[str, objec
 
 def test_functors_of_activations_exist() -> None:
     header = (folder("templates") / "cutlass" / "common" / "activations.h").read_text(encoding="utf-8")
-    defined = set(re.findall(r"template <class T> struct (\w+)", header))
+    defined = set(re.findall(r"^template <class T> struct (\w+)", header, re.MULTILINE))
     asked = {config.form for config in configurations()} - {"cutlass::epilogue::thread::Identity"}
-    assert {form.removeprefix("pk::") for form in asked} == defined
+    assert {form.removeprefix("pk::") for form in asked if "<" not in form} == defined
+    sloped = {form for form in asked if "<" in form}
+    assert sloped == {"pk::leaky_relu<0x3e4ccccdu>::of", "pk::leaky_relu<0x3c23d70au>::of"}
+    assert "template <uint32_t kSlope> struct leaky_relu {" in header
 
 
 def test_constants_are_those_of_the_header() -> None:

@@ -60,6 +60,8 @@ GELU = {
     "silu": "g = Sigmoid(a) y = Mul(a, g)",
     "hardswish": "y = HardSwish(a)",
     "relu": "y = Relu(a)",
+    "tanh alone": "y = Tanh(a)",
+    "leaky relu": "y = LeakyRelu <alpha = 0.2> (a)",
 }
 SCALARS = {
     "sqrt2": math.sqrt(2),
@@ -367,3 +369,12 @@ def test_another_gpu_beside(tmp_path: Path) -> None:
     onnx.save(model, path)
     table = placement_table(path, targets=("cuda -arch=sm_80,sm_90a", "cutlass"), precision="fp16")
     assert [part["composite"] for part in table["partitions"]] == ["cutlass.attention"]
+
+
+def test_products_with_one_column_are_left_to_sums_of_rows(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[4,32] x) => (float[4,1] y)'
+        " { h = MatMul(x, w) r = Relu(h) p = MatMul(r, v) a = Add(p, b) y = Sigmoid(a) }"
+    )
+    ((_, ops),) = taken(tmp_path, text, weights(w=(32, 64), v=(64, 1), b=(1,)))
+    assert ops == ["matmul", "nn.relu"]

@@ -1,0 +1,6 @@
+"""Names of activations that graphs are matched for and kernels are made of."""
+
+from __future__ import annotations
+
+LEAKY_RELU = "leaky_relu_"
+"""What names of leaky ReLUs start with; the bits of the slope as a float32 follow, in hexadecimal."""

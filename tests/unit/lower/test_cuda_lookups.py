@@ -1,0 +1,88 @@
+"""Sums of what is looked up, on a GPU: one kernel each, which reads the slices where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from packager.graph.rewrite import apply
+from packager.lower.cuda.schedule import schedule_cuda
+from packager.lower.devices import DEVICES
+from packager.lower.lowering import FLATTEN, FUSE
+from tests.unit.lower.test_schedule_cuda import TARGET, functions, lower, serial
+
+R = relax.op
+F, I = "float32", "int64"  # noqa: E741
+
+
+def summed(table: Any, ids: Any) -> Any:
+    return R.sum(R.take(table, ids, axis=0, mode="wrap"), axis=[1])
+
+
+def squared(table: Any, ids: Any) -> Any:
+    rows = R.take(table, ids, axis=0, mode="wrap")
+    return R.sum(R.multiply(rows, rows), axis=[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(summed, lambda t, i: t[i].sum(1)), (squared, lambda t, i: (t[i] ** 2).sum(1))],
+    ids=["summed", "squared"],
+)
+@pytest.mark.parametrize(("width", "fields"), [(16, 39), (1, 39), (24, 130), (64, 5)])
+def test_a_sum_of_rows_is_one_kernel(make: Callable[..., Any], expected: Any, width: int, fields: int) -> None:
+    (primfunc,) = functions(make, ((50, width), F), ((70, fields), I))
+    scheduled = schedule_cuda(primfunc, TARGET)
+    lower(scheduled)
+    library = tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), target="llvm")
+    generator = np.random.default_rng(0)
+    table, ids = generator.standard_normal((50, width)).astype(F), generator.integers(-50, 50, (70, fields))
+    tensors = [tvm.runtime.tensor(array) for array in (table, ids, np.full((70, width), np.nan, F))]
+    library["main"](*tensors)
+    np.testing.assert_allclose(tensors[-1].numpy(), expected(table.astype(np.float64), ids), rtol=1e-4, atol=1e-5)
+
+
+def kernels(module: tvm.IRModule) -> list[str]:
+    """Return the names of the fused functions of a module."""
+    lowered = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], module)
+    return [name.name_hint for name, function in lowered.functions.items() if isinstance(function, tirx.PrimFunc)]
+
+
+def written(make: Callable[..., Any], *parameters: Any) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(parameters)):
+        with builder.dataflow():
+            result = builder.emit_output(make(builder, *parameters))
+        builder.emit_func_output(result)
+    return builder.finalize()
+
+
+def test_each_sum_of_a_lookup_reads_the_table_itself() -> None:
+    """As in a factorization machine: a sum, a sum of squares, and all rows for a perceptron."""
+
+    def machine(builder: Any, table: Any, ids: Any) -> Any:
+        rows = builder.emit(R.take(table, ids, axis=0, mode="wrap"))
+        first = builder.emit(R.sum(rows, axis=[1]))
+        second = builder.emit(R.sum(builder.emit(R.multiply(rows, rows)), axis=[1]))
+        crossed = builder.emit(R.subtract(builder.emit(R.multiply(first, first)), second))
+        flat = builder.emit(R.astype(builder.emit(R.reshape(rows, [8, 48])), "float16"))
+        return relax.Tuple([crossed, flat])
+
+    table, ids = relax.Var("table", relax.TensorType([50, 16], F)), relax.Var("ids", relax.TensorType([8, 3], I))
+    found = kernels(written(machine, table, ids))
+    assert len([name for name in found if "take" in name]) == 3
+    assert all("sum" in name or "reshape" in name for name in found if "take" in name)
+
+
+def test_a_lookup_in_what_is_computed_is_no_part_of_a_sum() -> None:
+    def computed(builder: Any, data: Any, ids: Any) -> Any:
+        rows = builder.emit(R.take(builder.emit(R.nn.relu(data)), ids, axis=0, mode="wrap"))
+        return builder.emit(R.sum(rows, axis=[1]))
+
+    data, ids = relax.Var("data", relax.TensorType([50, 16], F)), relax.Var("ids", relax.TensorType([8, 3], I))
+    assert not any("take" in name and "sum" in name for name in kernels(written(computed, data, ids)))
