@@ -111,6 +111,7 @@ def soak(request: pytest.FixtureRequest, build: Build, tmp_path_factory: pytest.
     return Soak(flavor, program, kept, make)
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("name", ["digits", "mlp"])
 def test_threads(soak: Soak, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """8 threads with a session each, pools of 1, 2 and 4: the same bits everywhere, and onnxruntime's numbers."""

@@ -60,6 +60,7 @@ def run(program: list[str | Path], models: tuple[Model, Model], folder: Path) ->
     return [np.fromfile(path, np.float32) for path in arguments[1::2]]
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("weights", ["embedded", "external"])
 @pytest.mark.parametrize("machine", list(MACHINES))
 @pytest.mark.parametrize("language", list(COMPILERS))

@@ -10,7 +10,7 @@ from one_cpu import targets_here
 pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
-EVERY = 21
+EVERY = 41
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from tests.conformance.onnx.table import VERDICTS
 
 pytestmark = pytest.mark.slow
 
-STRIDES = [61, pytest.param(37, marks=pytest.mark.thorough)]  # primes: cases of one operator are neighbors
+STRIDES = [127, pytest.param(37, marks=pytest.mark.thorough)]  # primes: cases of one operator are neighbors
 
 
 @pytest.mark.filterwarnings("ignore")

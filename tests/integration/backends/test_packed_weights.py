@@ -27,6 +27,7 @@ CONVS = {
 }
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("name", CONVS)
 def test_conv(name: str, tmp_path: Path) -> None:
     attributes, shape, (height, width), symbolic = CONVS[name]

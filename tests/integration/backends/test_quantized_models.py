@@ -57,6 +57,7 @@ def network(tmp_path: Path) -> Path:
     return save(model, tmp_path / "float.onnx")
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8], ids=["u8", "s8"])
 def test_quantized_network(activation: QuantType, per_channel: bool, network: Path, tmp_path: Path) -> None:

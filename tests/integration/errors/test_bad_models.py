@@ -89,7 +89,7 @@ def test_damage_is_an_error_or_another_model(image: bytes, block: int, tmp_path:
         attempt(damaged(image, seed), tmp_path)
 
 
-@pytest.mark.sampled(4, every_value=False)
+@pytest.mark.sampled(8, every_value=False)
 @pytest.mark.parametrize("block", range(10, 20))
 def test_much_damage_is_an_error_or_another_model(image: bytes, block: int, tmp_path: Path) -> None:
     for seed in range(block * 25, block * 25 + 25):

@@ -149,7 +149,7 @@ class TestNoRoom:
             assert done.returncode == 0, done.stderr
             assert packager.verify(tmp_path / "o.so").ok
 
-    @pytest.mark.sampled(2, every_value=False)
+    @pytest.mark.sampled(3, every_value=False)
     @needs_mounts
     @pytest.mark.parametrize("what", ["output", "work folder", "cache"])
     @pytest.mark.parametrize("size", ["4k", *(pytest.param(size, marks=pytest.mark.slow) for size in ("24k", "100k"))])
@@ -275,7 +275,7 @@ SIGNALS = [
 ]
 
 
-@pytest.mark.sampled(2, every_value=False)
+@pytest.mark.sampled(4, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "after"), SIGNALS)
 @pytest.mark.usefixtures("leaves_nothing")
@@ -290,6 +290,7 @@ def test_control_c_in_a_terminal_reaches_the_compilers_too(long_build: Path, tmp
     assert_interrupted(done, tmp_path / "cwd")
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(4, 12))]
@@ -309,6 +310,7 @@ def test_a_signal_at_any_moment_leaves_nothing(seed: int, long_build: Path, tmp_
     assert_interrupted(done, tmp_path / "cwd")
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 12))])
 @pytest.mark.parametrize("group", [True, False])

@@ -174,6 +174,7 @@ def test_names_do_not_reach_the_code(seed: int, count: int, targets: list[str], 
         assert code(names, tmp_path / str(number), targets) == expected, names.names
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("targets", [["llvm", "ccompiler"], ["llvm"], ["cuda -arch=sm_80"]], ids=" ".join)
 @pytest.mark.parametrize("count", [20, pytest.param(10_000, marks=pytest.mark.thorough)])
 def test_the_entrypoint_is_the_same_code_with_any_names(

@@ -47,7 +47,7 @@ ODD = [
 ]
 
 
-@pytest.mark.sampled(3, every_value=False)
+@pytest.mark.sampled(5, every_value=False)
 @pytest.mark.parametrize("name", ODD, ids=lambda name: ascii(name[:20]))
 def test_an_odd_name_everywhere(name: str, tmp_path: Path) -> None:
     model = graph(

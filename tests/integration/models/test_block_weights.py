@@ -82,7 +82,7 @@ def model_of(case: Case) -> tuple[onnx.ModelProto, np.ndarray]:
     return model, weights if case.axis == 0 else weights.T
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4, every_value=False)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.operator}-{case.kind}-{case.block}")
 def test_products_read_packed_weights(case: Case, tmp_path: Path) -> None:
     model, weights = model_of(case)

@@ -43,6 +43,7 @@ LAYER = """
 """
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("target", ["llvm", "ccompiler"])
 @pytest.mark.parametrize("text", [RMS, LAYER], ids=["rms", "layer"])
 def test_large_elements_are_normalized(tmp_path: Path, text: str, target: str) -> None:

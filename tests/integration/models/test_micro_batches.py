@@ -165,6 +165,7 @@ OPENED = {name: opened(*case) for name, case in SEPARABLE.items() if "token" not
 }
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPENED)
 def test_each_row_of_a_batch_that_is_a_dim(name: str, tmp_path: Path) -> None:

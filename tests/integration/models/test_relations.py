@@ -72,6 +72,7 @@ FCN = graph(
 )
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("targets", [LLVM, ("llvm", "ccompiler")], ids=",".join)
 def test_image_sizes_through_strides_pools_and_skips(targets: tuple[str, ...], tmp_path: Path) -> None:
     """Sizes have to be multiples of 4, which the model demands where it joins what was made smaller and larger."""

@@ -75,6 +75,7 @@ def test_products(tmp_path: Path) -> None:
     check(tmp_path, "CumProd", x, 1, "exclusive = 1")
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("dtype", ["float", "float16", "int64"])
 @pytest.mark.parametrize("shape", ["3,300,50", "2,8,50"])
 def test_gpus_get_reductions(tmp_path: Path, shape: str, dtype: str) -> None:

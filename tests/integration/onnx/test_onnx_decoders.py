@@ -97,6 +97,7 @@ def check(model: onnx.ModelProto, bundle: packager.Bundle, given: dict[str, np.n
             np.testing.assert_allclose(found[name][row][used], want[row][used], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -118,6 +119,7 @@ def test_group_query_attention_steps(attributes: dict[str, Any], tmp_path: Path)
         check(model, bundle, feeds(5, 3, [8]))
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("attributes", [{"do_rotary": 1}, {"local_window_size": 3}, {"smooth_softmax": 1}],
                          ids=lambda given: next(iter(given)))  # fmt: skip
 def test_group_query_attention_of_a_prompt(attributes: dict[str, Any], tmp_path: Path) -> None:
@@ -182,6 +184,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, ends: Sequence[int], 
     return result
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("operator", ["PackedAttention", "PackedMultiHeadAttention", "side by side"])
 def test_packed_sequences(operator: str, tmp_path: Path) -> None:
     """Against numpy: onnxruntime has these on GPUs only."""

@@ -60,6 +60,7 @@ def test_the_batch_may_be_symbolic(tmp_path: Path) -> None:
     check_with_onnxruntime(_model("GRU", 1, "batch"), {"x": x}, tmp_path, dims={"batch": (1, 4)})
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", [("llvm",), ("llvm", "ccompiler")])
 @pytest.mark.parametrize(("kind", "directions"), [("LSTM", 2), ("GRU", 1)])
@@ -79,6 +80,7 @@ def test_a_run_takes_as_many_steps_as_it_has(kind: str, directions: int, targets
                 np.testing.assert_allclose(made[value.name], wanted, rtol=1e-4, atol=1e-5, err_msg=value.name)
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [2, 9])  # the largest batch with a product of its own is 8
 @pytest.mark.parametrize(

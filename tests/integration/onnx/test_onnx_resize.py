@@ -72,6 +72,7 @@ MODES = [
 ]
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("symbolic", ["batch", "image"])
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "-".join(map(str, mode.values())))
 def test_scales_that_give_no_whole_extents(mode: dict[str, Any], symbolic: str, tmp_path: Path) -> None:
@@ -134,6 +135,7 @@ def test_integers(dtype: str, tmp_path: Path) -> None:
     assert np.mean(made == np.trunc(floats)) > 0.99
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("samples", [0, 2])
 @pytest.mark.parametrize(
     "how",

@@ -336,6 +336,7 @@ def in_shapes_of(primfunc: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray
     return [a if None in shape else a.reshape(shape) for a, shape in zip(arrays, shapes, strict=True)]  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "expected", "inputs", "sizes"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_a_schedule_computes_what_numpy_does(

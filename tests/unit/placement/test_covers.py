@@ -187,6 +187,7 @@ def grid(size: int, width: int) -> Predecessors:
     ]
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("predecessors", "stride"),

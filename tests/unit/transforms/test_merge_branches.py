@@ -114,6 +114,7 @@ def check(module: Any, net: Net) -> Any:
     return changed
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("case", MERGED)
 def test_branches_are_one_convolution(case: str) -> None:
     shape, build = MERGED[case]

@@ -141,6 +141,7 @@ def is_lowered(module: tvm.IRModule) -> bool:
     return {operator_of(binding.value) for binding in bindings_of(module["main"])}.isdisjoint(LAYOUTS)
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.thorough) for case in MORE)], ids=str)
 def test_phases_compute_the_transposed_convolution(case: Case) -> None:
     assert is_lowered(check(case, symbolic=False, most_parts=64))
@@ -169,6 +170,7 @@ def test_few_channels_are_windows_and_many_are_phases() -> None:
     assert ["packager.col2im" in each for each in names] == [True, False]
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize(
     "case", [CASES[0], *(pytest.param(case, marks=pytest.mark.thorough) for case in (*CASES[1:], *MORE))], ids=str
 )

@@ -95,6 +95,7 @@ def mask_runs(first: str = "x") -> list[dict[str, Array]]:
     return [{first: x} for x in (some, np.abs(numbers(5, 6)) + 1, -np.abs(numbers(2, 6)), some + 0.2, numbers(1, 6))]
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("what", CHAINS)
 def test_chains_over_elements_that_are_chosen(what: str, tmp_path: Path) -> None:
     outputs, body = CHAINS[what].split(" => ")
@@ -477,6 +478,7 @@ def test_buckets_and_models_with_run_time_extents(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(session.run({"x": x}, entry="other")["w"], np.nonzero(x))
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(s, marks=pytest.mark.thorough) for s in range(8, 38))])
 def test_models_at_random(seed: int, tmp_path: Path) -> None:
     """A model that is computed wrong is saved beside its bundle, and drawn again by its seed."""

@@ -54,7 +54,7 @@ def weights_of(form: BlockFormat, columns: int) -> tuple[np.ndarray, np.ndarray,
     return packed, scales, RNG.integers(0, 1 << form.bits, (columns, form.blocks)).astype(np.float32)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4, every_value=False)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_products_of_few_and_many_rows(machine: str, form: BlockFormat, tmp_path: Path) -> None:

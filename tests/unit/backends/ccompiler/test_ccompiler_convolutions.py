@@ -58,7 +58,7 @@ def convolved(data: np.ndarray, weight: np.ndarray, attributes: dict[str, Any]) 
     return np.asarray(convolve(padded, torch.from_numpy(weight).double(), **given))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_convolutions(case: str, symbolic: bool, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ WINOGRAD = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5, every_value=False)
 @pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
 @pytest.mark.parametrize(("shape", "outer", "padding", "groups", "side"), WINOGRAD)
 def test_winograd(
@@ -171,6 +171,7 @@ TURNED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("march", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("case", TURNED)
 def test_results_are_transposed_block_by_block(case: str, march: str, tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ PLANAR: dict[str, tuple[tuple[int, ...], int]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("case", PLANAR)
@@ -249,6 +250,7 @@ def test_pixels_of_planes(case: str, symbolic: bool, machine: str, tmp_path: Pat
 COMPUTED = ["hundreds of taps", "strided places of a line, far apart", "groups of a line", "planes one by one", "line"]
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
 @pytest.mark.parametrize("case", COMPUTED)
 def test_weights_that_a_run_computes(case: str, machine: str, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_dense_of_a_static_shape_on_other_machines(rows: int, base: str, tmp_pat
     close(run(data, weights), wide(data) @ wide(weights), 40)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("machine", ["aarch64", "avx512"])
 def test_tiles_of_other_machines(machine: str, dtype: str, tmp_path: Path) -> None:
@@ -127,6 +127,7 @@ def test_dense_of_two_tensors_in_batches(dtype: str, tmp_path: Path) -> None:
         close(run(left, right), wide(left) @ wide(right), depth)
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.parametrize("march", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("rows", [1, 57, 131, 400])
 def test_dense_in_chunks_bands_and_blocks(rows: int, march: str, tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4, every_value=False)
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_conv2d(case: str, dtype: str, tmp_path: Path) -> None:

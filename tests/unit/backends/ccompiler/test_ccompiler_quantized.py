@@ -73,7 +73,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5, every_value=False)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("case", CONVOLUTIONS)

@@ -162,6 +162,7 @@ def test_cells(cell: str, hidden: int, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_cells_on_other_machines(cell: str, machine: str, tmp_path: Path) -> None:

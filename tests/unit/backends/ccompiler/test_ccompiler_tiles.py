@@ -93,7 +93,7 @@ BOUNDS = {"relu": (0, np.inf), "clip": (-0.5, 0.75), "two bounds": (-0.5, 0.75),
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3, every_value=False)
 @pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
 @pytest.mark.parametrize("finish", FINISHES)
 def test_epilogues_in_registers(finish: str, machine: str, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("case", CASES)
@@ -204,6 +204,7 @@ PHASES = {
 }
 
 
+@pytest.mark.sampled(2, every_value=False)
 @pytest.mark.slow
 @pytest.mark.parametrize("march", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("case", PHASES)
