@@ -127,7 +127,7 @@ FP16: dict[str, tuple[Problem, ...]] = {
     "heads": (
         *(replace(PROMPT, length=length) for length in (128, 512, 2048)),
         *(replace(PROMPT, length=1024, depth=64, shared=shared) for shared in (1, 8)),
-        *(Attention(2, 8, 4096, depth, group="heads") for depth in (32, 40, 48, 64, 80, 96)),
+        *(Attention(2, 8, 4096, depth, group="heads") for depth in (32, 40, 48, 64, 80, 96, 160, 256)),
     ),
     # By more tiles than packager chooses from.
     "tiles": tuple(Attention(2, 8, 4096, depth, group="tiles") for depth in (40, 64, 80, 160, 256)),

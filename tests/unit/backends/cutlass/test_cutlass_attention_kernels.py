@@ -26,7 +26,7 @@ def all_kernels() -> list[AttentionKernel]:
     return [
         kernel
         for family, dtype, depth, causal, bias in itertools.product(
-            FAMILIES, ("float16", "bfloat16", "float32"), (32, 48, 64, 96, 128), (False, True), BIASES
+            FAMILIES, ("float16", "bfloat16", "float32"), (32, 48, 64, 96, 128, 160, 192, 256), (False, True), BIASES
         )
         for kernel in portfolio(family, dtype, depth, causal, bias)
     ]
@@ -80,9 +80,18 @@ def test_a_dense_bias_includes_one_of_keys() -> None:
     assert not keys.takes(replace(form, bias="dense"))
 
 
-@pytest.mark.parametrize("head_dim", [136, 256, 30])
+@pytest.mark.parametrize("head_dim", [264, 30])
 def test_other_head_dims_have_no_kernel(head_dim: int) -> None:
     assert not portfolio("sm90", "float16", head_dim, False)
+    assert not portfolio("sm80", "float16", head_dim, False)
+
+
+@pytest.mark.parametrize("head_dim", [136, 160, 192, 256])
+def test_wide_heads_without_masks_have_a_kernel_on_sm_90a(head_dim: int) -> None:
+    (kernel,) = portfolio("sm90", "float16", head_dim, False)
+    assert kernel.takes(AttentionForm("float16", head_dim, head_dim, False, 8, "none"))
+    assert not portfolio("sm90", "float16", head_dim, True)
+    assert not any(portfolio("sm90", "float16", head_dim, False, bias) for bias in BIASES if bias != "none")
     assert not portfolio("sm80", "float16", head_dim, False)
 
 
