@@ -229,7 +229,7 @@ def manifest_with(**changed: object) -> bytes:
         manifest_with(mediaType="text/plain"),
         *(
             manifest_with(annotations={"org.opencontainers.image.title": name})
-            for name in ("../x.so", "/x.so", "..", "", "x\0", "a\nb", 7)
+            for name in ("../x.so", "/x.so", "..", ".bashrc", "", "x\0", "a\nb", 7)
         ),
     ],
 )

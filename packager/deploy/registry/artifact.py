@@ -123,7 +123,8 @@ def _read_layer(layer: Any) -> tuple[str, str, Blob]:
     annotations, digest, size = layer["annotations"], layer["digest"], layer["size"]
     name = annotations.get(PIECE_OF, annotations[TITLE])
     role = next((role for role, media in ROLES.items() if media == layer["mediaType"]), "record")
-    if not isinstance(name, str) or not re.fullmatch(r"[^/\\\0-\x1f]{1,200}", name) or name in (".", ".."):
+    # A hidden file could be one that programs read, and nobody sees.
+    if not isinstance(name, str) or not re.fullmatch(r"[^/\\\0-\x1f.][^/\\\0-\x1f]{0,199}", name):
         raise ValueError(f"a file cannot be named {str(name)[:100]!r}")
     if not isinstance(digest, str) or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise ValueError(f"{name} has no SHA-256")

@@ -57,6 +57,8 @@ def push(
         config.write_text(json.dumps(facts, sort_keys=True), encoding="utf-8")
         files += [("provenance", provenance), *(("record", Path(name)) for name in attach)]
         names = [file.name for _, file in files]
+        if hidden := next((name for name in names if name.startswith(".")), None):
+            raise UsageError(f"{hidden}: hidden files are not taken from registries", hint="rename it")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"two files are named {twice!r}", hint="rename the one that is attached")
         stored = [(file_of(role, file, piece_bytes), file) for role, file in files]
