@@ -17,7 +17,7 @@ from tvm import relax
 
 from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.forms import HALF
-from benchmarks.cutlass.problems import Attention, Problem, Product
+from benchmarks.cutlass.problems import Attention, BlockProduct, Problem, Product
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.kernels import Sm90Attention
 from packager.backends.cutlass.attention.match import Attention as Found
@@ -28,6 +28,7 @@ from packager.backends.cutlass.core.compile_kernels import KernelObject, compile
 from packager.backends.cutlass.core.drafts import Ranking
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
+from packager.backends.cutlass.gemm.block_weights import block_kernels
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.kernels import Sm90Tile
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
@@ -35,6 +36,7 @@ from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
 from packager.graph.attention.heads import Heads
+from packager.graph.block_weights import BlockFormat
 from packager.resources import folder as resource
 
 ARCHS = (SM90A,)
@@ -149,6 +151,9 @@ def candidates(problem: Problem) -> list[KernelConfig]:
     """Return the kernels that packager chooses from for a problem, as it ranks them with no GPU to ask."""
     if problem.form != HALF:
         ranking = _of_8_bits(problem)
+    elif isinstance(problem, BlockProduct):
+        format_of = BlockFormat(problem.bits, problem.block, problem.k, problem.zeros)
+        return list(block_kernels(problem.m, format_of, DTYPE, "none", residual=False, fast_math=False))
     elif isinstance(problem, Product):
         form = GemmForm(DTYPE, DTYPE, b_rows=problem.batch > 0)
         ranking = _of_product(problem.m, problem.n, problem.k, max(1, problem.batch), form)

@@ -13,9 +13,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.cutlass.bench import Call, Case, count_sets
+from benchmarks.cutlass.block_cases import block_case
 from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.launch import AttentionProblem, GemmProblem, conv_problem, stem_problem
-from benchmarks.cutlass.problems import Attention, Problem, Product
+from benchmarks.cutlass.problems import Attention, BlockProduct, Problem, Product
 
 DTYPE = torch.float16
 # Of the Euclidean norm, and of one element. Rounding a result to fp16 is 2.8e-4 of the norm, and at most 4.9e-4 of one.
@@ -32,6 +33,8 @@ def make_case(problem: Problem, device: str = "cuda", sets: int = 0) -> Case:
     """Return random operands for a problem; ``sets`` 0 is as many as exceed the cache."""
     if isinstance(problem, Attention):
         return _attention(problem, partial(_random, device=device), sets or count_sets(problem))
+    if isinstance(problem, BlockProduct):
+        return block_case(problem, partial(_random, device=device), sets or count_sets(problem), errors)
     makers = {"linear": _linear, "bmm": _bmm, "conv": _convolution, "stem": _convolution}
     return makers[problem.group](problem, partial(_random, device=device), sets or count_sets(problem))
 

@@ -33,6 +33,14 @@ class GemmProblem(ctypes.Structure):
     )
 
 
+class BlockGemmProblem(ctypes.Structure):
+    """As pk_block_gemm_t."""
+
+    _fields_ = (
+        *(("gemm", GemmProblem), ("scales", ctypes.c_uint64), ("zeros", ctypes.c_uint64), ("block", ctypes.c_int64)),
+    )
+
+
 class AttentionProblem(ctypes.Structure):
     """As pk_attention_t."""
 

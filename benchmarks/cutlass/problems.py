@@ -83,7 +83,33 @@ class Attention:
         return SIZES["float16"] * self.batch * rows * self.depth
 
 
-Problem = Product | Attention | Conv
+@dataclass(frozen=True)
+class BlockProduct:
+    """[m, k] times weights [n, k] of ``bits``, quantized in blocks, with zero points or without; 16 divides n, 64 k."""
+
+    m: int
+    n: int
+    k: int
+    bits: int = 4
+    block: int = 32
+    zeros: bool = False
+
+    form = HALF
+    group = "blocks"
+
+    @property
+    def name(self) -> str:
+        """The name in files and options."""
+        return f"blocks_{self.m}x{self.n}x{self.k}_w{self.bits}g{self.block}{'z' * self.zeros}"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of operands and result."""
+        numbers = (2 + self.zeros) * self.n * self.k // self.block
+        return self.n * self.k * self.bits // 8 + numbers + SIZES["float16"] * self.m * (self.n + self.k)
+
+
+Problem = Product | Attention | Conv | BlockProduct
 
 
 _WIDTHS = ((768, 768), (3072, 768), (768, 3072), (4096, 4096), (11008, 4096), (4096, 11008))  # N, K
@@ -92,6 +118,12 @@ _BATCHED = (
     *((12, 128, 128, 64), (96, 128, 128, 64), (96, 128, 64, 128), (384, 512, 512, 64), (384, 512, 64, 512)),
     *((32, 256, 256, 256), (16, 1024, 1024, 1024), (4, 2048, 2048, 2048)),
 )
+# N, K of the layers of Llama 3.2 1B with products merged, and of Llama 2 7B; bits, block and zero points.
+_LAYERS_OF_LLAMA = (
+    *((2048, 2048), (3072, 2048), (16384, 2048), (2048, 8192), (32000, 2048)),
+    *((4096, 4096), (22016, 4096), (4096, 11008)),
+)
+_FORMATS = ((4, 64, False), (4, 32, True), (4, 128, True), (8, 32, False), (8, 128, True))
 # Size of the image, channels, filters, window, stride: each convolution of ResNet-50 once.
 _LAYERS = (
     (224, 3, 64, 7, 2),
@@ -140,6 +172,11 @@ FP16: dict[str, tuple[Problem, ...]] = {
         *(replace(STEP, batch=batch, length=4096, depth=128) for batch in (8, 32)),
         replace(STEP, batch=8, heads=16, length=4096, depth=256),
         replace(STEP, batch=8, heads=12, length=1024, shared=12, queries=16),
+    ),
+    "blocks": (
+        *(BlockProduct(m, n, k) for n, k in _LAYERS_OF_LLAMA for m in (1, 16)),
+        *(BlockProduct(m, 4096, 4096, *kind) for kind in _FORMATS for m in (1, 5, 16)),
+        *(BlockProduct(1, 11008, 4096, *kind) for kind in _FORMATS),
     ),
     "conv": tuple(Conv(batch, *layer) for batch in (1, 8, 32) for layer in _LAYERS),
     "conv_wide": tuple(Conv(*sizes) for sizes in _WIDE),

@@ -59,7 +59,10 @@ def dequantize_blocks(packed: Any, scales: Any, zeros: Any, form: BlockFormat) -
 
 
 def block_matmul(data: Any, packed: Any, scales: Any, zeros: Any, form: BlockFormat) -> relax.Call:
-    """Return the call: ``data``, float32 [..., depth], times the transposed weights, [..., rows]."""
+    """Return the call: ``data`` [..., depth] times the transposed weights, [..., rows], in the type of the data.
+
+    With data of float32 scales and zero points are too. With data of float16 scales are, and zero points are uint8.
+    """
     return relax.Call(Op.get(MATMUL), [data, packed, scales, zeros], _attributes(form))
 
 
@@ -114,7 +117,7 @@ def _infer_weights(call: Any, _builder: Any) -> Any:
 
 def _infer_matmul(call: Any, _builder: Any) -> Any:
     data, packed = call.args[0].ty, call.args[1].ty
-    return relax.TensorType([*data.shape.values[:-1], packed.shape.values[0]], "float32")
+    return relax.TensorType([*data.shape.values[:-1], packed.shape.values[0]], str(data.dtype))
 
 
 WEIGHTS = ("packed", "scales", "zeros")

@@ -12,7 +12,7 @@ class Preparation:
     ``channels_last``: convolutions and poolings with channels last on the CPU too. ``integer_matmuls``:
     QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
     int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
-    ``block_products``: products with weights that are quantized in blocks get these packed.
+    ``block_products``: products with weights that are quantized in blocks get these packed, on the GPU of few rows.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
     ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
     ``padded_rows``: or to convolutions of a padded image, of which kernels for sm_90a read windows row by row.

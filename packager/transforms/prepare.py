@@ -71,7 +71,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = apply(TIDY, convolve_lines_as_images(module, num_inputs))
         module = apply(TIDY, lower_transposed_convolutions(module, num_inputs, most_parts=1))
     if wanted.block_products:
-        module = keep_block_weights(apply(TIDY, module), num_inputs)
+        arrays = [constant.array for constant in constants.values()]
+        module = keep_block_weights(apply(TIDY, module), num_inputs, arrays, on_gpu=device == "cuda")
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
         tidy = apply(TIDY, module)

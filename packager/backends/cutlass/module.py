@@ -21,6 +21,7 @@ from packager.backends.cutlass.core.compile_kernels import (
 from packager.backends.cutlass.core.drafts import ZEROS, GroupDraft
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
+from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm
 from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
@@ -85,6 +86,8 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
             add_attention(problem, arguments, group, options)
         case MatmulProblem() as problem:
             add_gemm(problem, arguments, group, options, flops)
+        case BlockProblem() as problem:
+            add_block_gemm(problem, arguments, group, options)
         case ConvProblem() as problem:
             add_convolution(problem, arguments, group, options, flops)
         case QuantizedProblem() as problem:

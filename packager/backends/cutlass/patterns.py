@@ -10,9 +10,11 @@ from packager.backends.cutlass.attention.match import find_attention
 from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.problem import read_convolution
 from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.block_problem import read_block_gemm
 from packager.backends.cutlass.gemm.problem import read_gemm
 from packager.backends.cutlass.quantized.epilogues import quantized_chains
 from packager.backends.cutlass.quantized.problem import read_quantized
+from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.products.epilogues import chains
 
@@ -35,9 +37,16 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             if (quantized := read_quantized(flow, scaled, options)) is not None:
                 yield Found(scaled.variables, quantized)
 
-    searches = {
-        "attention": Search("cutlass.attention", "nn.softmax", attention, anchor=True),
-        "dense": Search("cutlass.dense", "matmul", product, anchor=True),
-        "conv2d": Search("cutlass.conv2d", "nn.conv2d", product, anchor=True),
-    }
-    return [search for name, search in searches.items() if name in options.operators]
+    def block_product(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+        for chain in chains(flow, anchor):
+            if (problem := read_block_gemm(flow, chain, options)) is not None:
+                yield Found(chain.variables, problem)
+
+    blocks = BLOCK_MATMUL.removeprefix("relax.")
+    searches = [
+        ("attention", Search("cutlass.attention", "nn.softmax", attention, anchor=True)),
+        ("dense", Search("cutlass.dense", "matmul", product, anchor=True)),
+        ("dense", Search("cutlass.block_matmul", blocks, block_product, anchor=True)),
+        ("conv2d", Search("cutlass.conv2d", "nn.conv2d", product, anchor=True)),
+    ]
+    return [search for name, search in searches if name in options.operators]

@@ -1,6 +1,6 @@
 """Lower products with weights that are quantized in blocks, for any device: dequantize, then multiply.
 
-The ``ccompiler`` backend multiplies by the packed bits.
+The backends ``ccompiler`` and ``cutlass`` multiply by the packed bits.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ def legalize_block_matmul(builder: relax.BlockBuilder, call: relax.Call) -> rela
     data, *weights = call.args
     compute = partial(_dequantize, form=format_of(call.attrs), transposed=True)
     turned = builder.emit(builder.call_te(compute, *weights, primfunc_name_hint="dequantize_blocks"))
+    if (dtype := str(data.ty.dtype)) != "float32":
+        turned = builder.emit(relax.op.astype(turned, dtype))
     product = builder.normalize(relax.op.matmul(data, turned))
     return product.op.get_attr("FLegalize")(builder, product)
 
@@ -36,8 +38,8 @@ def _dequantize(packed: Any, scales: Any, zeros: Any, form: BlockFormat, *, tran
         byte = packed[row, block, place // per_byte].astype("int32")
         shift = (place % per_byte * form.bits).astype("int32")
         number = ((byte >> shift) & tirx.const(mask, "int32")).astype("float32")
-        zero = zeros[row, block] if form.has_zeros else tirx.const(float(form.middle), "float32")
-        return (number - zero) * scales[row, block]
+        zero = zeros[row, block].astype("float32") if form.has_zeros else tirx.const(float(form.middle), "float32")
+        return (number - zero) * scales[row, block].astype("float32")
 
     if transposed:
         return te.compute((form.depth, packed.shape[0]), lambda k, row: weight(row, k), name="dequantized")

@@ -5,23 +5,51 @@ Without it the weights are folded: they are dequantized at build time.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
-from packager.graph.block_weights import DEQUANTIZE, block_matmul, format_of
-from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of
+from packager.graph.block_weights import DEQUANTIZE, BlockFormat, block_matmul, format_of
+from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
 
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
+
 # Of the largest number in a block, two bytes hold more than results of float16 do.
 DATA_BYTES = {"float32": 3, "float16": 2}
+# On a GPU the weights of more rows are folded: a product of 16-bit floats is then faster, or as fast.
+GPU_ROWS = 16
+GPU_BLOCKS = (32, 64, 128, 256)
 
 
-def keep_block_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Replace products with transposed, dequantized constant weights in ``main``; they are of float32 then."""
+@dataclass(frozen=True)
+class _Product:
+    """A product with dequantized, constant weights."""
+
+    data: Any
+    weights: Any
+
+    @property
+    def form(self) -> BlockFormat:
+        """How the weights are packed."""
+        return format_of(self.weights.attrs)
+
+
+def keep_block_weights(
+    module: tvm.IRModule, num_inputs: int, arrays: Sequence[Array], *, on_gpu: bool = False
+) -> tvm.IRModule:
+    """Replace products with transposed, dequantized constant weights in ``main``; on a CPU they are of float32 then.
+
+    ``arrays`` are the values of main's parameters after its inputs. On a GPU products are of float16, of at most
+    ``GPU_ROWS`` rows, and of weights whose scales are such, exactly.
+    """
     main = module["main"]
     flow = Dataflow(main, main.params[num_inputs:])
     if not any(_name(flow.value(variable)) == DEQUANTIZE for variable in flow.variables):
@@ -29,32 +57,79 @@ def keep_block_weights(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     constants = computed_from_constants(main, num_inputs)
     builder = relax.BlockBuilder()
     made: IdentityMap[Any] = IdentityMap()
+    values = IdentityMap(zip(main.params[num_inputs:], arrays, strict=True))
 
     def renamed(expr: Any) -> Any:
         return made.get(expr, expr) if isinstance(expr, relax.Var) else map_operands(expr, renamed)
 
     def bind(binding: Any) -> None:
-        weights = _weights(flow, constants, binding.value)
+        product = _find(flow, constants, binding.value)
         value = renamed(binding.value)
-        if weights is not None:
-            dtype = str(value.args[0].ty.dtype)
-            data = _as_type(builder, value.args[0], "float32")
-            packed, scales, zeros = map(renamed, weights.args)
-            form = format_of(weights.attrs)
-            form = replace(form, data_bytes=min(form.data_bytes, DATA_BYTES[dtype]))
-            product = block_matmul(data, packed, scales, zeros, form)
-            value = product if dtype == "float32" else relax.op.astype(builder.emit(product), dtype)
+        if product is not None and on_gpu:
+            halves = _of_halves(flow, values, builder, product, renamed)
+            value = value if halves is None else halves
+        elif product is not None:
+            value = _of_floats(builder, product, renamed)
         made[binding.var] = builder.emit(value, binding.var.name)
 
     return with_main(module, rebuild_main(builder, main, bind, renamed))
+
+
+def _of_floats(builder: relax.BlockBuilder, product: _Product, renamed: Callable[[Any], Any]) -> Any:
+    """Return the product in float32, with a cast to its type if that is another."""
+    data = renamed(product.data)
+    dtype = str(data.ty.dtype)
+    form = product.form
+    form = replace(form, data_bytes=min(form.data_bytes, DATA_BYTES[dtype]))
+    packed, scales, zeros = map(renamed, product.weights.args)
+    value = block_matmul(_as_type(builder, data, "float32"), packed, scales, zeros, form)
+    return value if dtype == "float32" else relax.op.astype(builder.emit(value), dtype)
+
+
+def _of_halves(
+    flow: Dataflow,
+    values: IdentityMap[Array],
+    builder: relax.BlockBuilder,
+    product: _Product,
+    renamed: Callable[[Any], Any],
+) -> Any:
+    """Return the product in float16, or None if no kernel for a GPU reads such weights, or so many rows."""
+    form, rows = product.form, (shape_of(product.data) or ())[:-1]
+    few = len(rows) > 0 and all(isinstance(extent, int) for extent in rows) and 1 <= math.prod(rows) <= GPU_ROWS
+    known = few and str(product.data.ty.dtype) == "float16" and form.bits in (4, 8) and form.depth % 8 == 0
+    if not known or form.block not in GPU_BLOCKS:
+        return None
+    packed, scales, zeros = product.weights.args
+    given = _source(flow, values, scales)
+    if given is None or not np.array_equal(given.astype(np.float16).astype(np.float32), given):
+        return None
+    halves = builder.emit(relax.op.astype(renamed(scales), "float16"))
+    whole = halves
+    if form.has_zeros:
+        points = _source(flow, values, zeros)
+        if points is None or not np.array_equal(points.astype(np.uint8), points) or points.max() >= 1 << form.bits:
+            return None
+        whole = builder.emit(relax.op.astype(renamed(zeros), "uint8"))
+    return block_matmul(renamed(product.data), renamed(packed), halves, whole, form)
+
+
+def _source(flow: Dataflow, values: IdentityMap[Array], operand: Any) -> Array | None:
+    """Return the numbers of a constant before views and casts that keep them, or None if it is another."""
+    while (call := flow.call(operand, "reshape", "astype")) is not None:
+        wider = str(call.ty.dtype) in ("float32", str(call.args[0].ty.dtype))
+        if not wider:
+            return None
+        operand = call.args[0]
+    found = values.get(operand)
+    return None if found is None or str(found.dtype) not in ("float16", "float32", "uint8") else found
 
 
 def _as_type(builder: relax.BlockBuilder, value: Any, dtype: str) -> Any:
     return value if str(value.ty.dtype) == dtype else builder.emit(relax.op.astype(value, dtype))
 
 
-def _weights(flow: Dataflow, constants: IdentitySet, value: Any) -> Any:
-    """Return the call that dequantizes the weights of a product, or None."""
+def _find(flow: Dataflow, constants: IdentitySet, value: Any) -> _Product | None:
+    """Return what a value multiplies, or None if that is no product with dequantized weights."""
     if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in DATA_BYTES:
         return None
     turned = _before_cast(flow, value.args[1])
@@ -63,7 +138,7 @@ def _weights(flow: Dataflow, constants: IdentitySet, value: Any) -> Any:
     weights = _before_cast(flow, turned.args[0])
     if _name(weights) != DEQUANTIZE or not all(operand in constants for operand in weights.args):
         return None
-    return weights
+    return _Product(value.args[0], weights)
 
 
 def _before_cast(flow: Dataflow, operand: Any) -> Any:

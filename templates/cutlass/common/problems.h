@@ -28,6 +28,14 @@ typedef struct {
   float alpha, beta;
 } pk_gemm_t;
 
+/* A product whose b has a few bits an element, quantized in blocks of `block` elements along k: (q - zero) * scale. How
+ * b, scales and zeros lie is the kernel's; ldb is not read. */
+typedef struct {
+  pk_gemm_t gemm;
+  const void *scales, *zeros; /* zeros is NULL where they are half of the range */
+  int64_t block;
+} pk_block_gemm_t;
+
 /* o = softmax(scale * q k^T + mask) v, for each head of the batch. Element [b, s, h, d] of a tensor lies at
  * b * batch + s * row + h * head + d. */
 typedef struct {

@@ -75,6 +75,16 @@ __device__ inline uint4 load_once(const void *from) {
 __device__ inline uint32_t low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 
+/* Two bytes of a register as the low ones of its halves, `above` each of them: bytes 0 and 1, or 2 and 3. */
+__device__ inline uint32_t low_bytes(uint32_t word, uint32_t above) { return __byte_perm(word, above, 0x4140); }
+__device__ inline uint32_t high_bytes(uint32_t word, uint32_t above) { return __byte_perm(word, above, 0x4342); }
+/* Of pairs of halves: a b + c. */
+__device__ inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 __device__ inline float exp2_of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -36,11 +36,43 @@ struct Unchanged {
 };
 
 #if !defined(PK_HOST) || defined(PK_SIMT)
+/* Adds up what the warps of a block have of its results, and writes these. */
+template <class Out, class Activation, int kTiles, int kParts>
+__device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTiles][kParts][4], float *memory) {
+  using Result = typename Out::Storage;
+  constexpr int kRows = 8 * kParts, kColumns = 16 * kTiles;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int first = blockIdx.x * kColumns;
+  // [warp, row, column]
+#pragma unroll
+  for (int i = 0; i < kTiles; i++) {
+#pragma unroll
+    for (int j = 0; j < kParts; j++) {
+#pragma unroll
+      for (int n = 0; n < 4; n++) {
+        const int row = 8 * j + 2 * t + n % 2, column = 16 * i + n / 2 * 8 + g;
+        memory[(warp * kRows + row) * kColumns + column] = acc[i][j][n];
+      }
+    }
+  }
+  __syncthreads();
+  for (int at = threadIdx.x; at < p.m * kColumns; at += kRowsThreads) {
+    const int row = at / kColumns, column = first + at % kColumns;
+    if (column >= p.n) continue;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kRowsWarps; i++) sum += memory[i * kRows * kColumns + at];
+    sum *= p.alpha;
+    if (p.bias != nullptr) sum += Out::widen(static_cast<const Result *>(p.bias)[column]);
+    if (p.c != nullptr) sum += p.beta * Out::widen(static_cast<const Result *>(p.c)[row * p.ldc + column]);
+    static_cast<Result *>(p.d)[row * p.ldd + column] = Out::narrow(Activation{}(sum));
+  }
+}
+
 /* kRows: 8 or 16 rows of a; a block has 16 * kTiles columns. */
 template <class Type, class Out, class Activation, int kRows, int kTiles>
 __device__ inline void rows_product(const RowsParams &p, float *memory) {
   using Storage = typename Type::Storage;
-  using Result = typename Out::Storage;
   constexpr int kParts = kRows / 8, kUnits = 4 / kTiles, kColumns = 16 * kTiles;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int first = blockIdx.x * kColumns;
@@ -104,30 +136,7 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
     }
   }
 
-  // [warp, row, column]
-#pragma unroll
-  for (int i = 0; i < kTiles; i++) {
-#pragma unroll
-    for (int j = 0; j < kParts; j++) {
-#pragma unroll
-      for (int n = 0; n < 4; n++) {
-        const int row = 8 * j + 2 * t + n % 2, column = 16 * i + n / 2 * 8 + g;
-        memory[(warp * kRows + row) * kColumns + column] = acc[i][j][n];
-      }
-    }
-  }
-  __syncthreads();
-  for (int at = threadIdx.x; at < p.m * kColumns; at += kRowsThreads) {
-    const int row = at / kColumns, column = first + at % kColumns;
-    if (column >= p.n) continue;
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kRowsWarps; i++) sum += memory[i * kRows * kColumns + at];
-    sum *= p.alpha;
-    if (p.bias != nullptr) sum += Out::widen(static_cast<const Result *>(p.bias)[column]);
-    if (p.c != nullptr) sum += p.beta * Out::widen(static_cast<const Result *>(p.c)[row * p.ldc + column]);
-    static_cast<Result *>(p.d)[row * p.ldd + column] = Out::narrow(Activation{}(sum));
-  }
+  finish_rows<Out, Activation>(p, acc, memory);
 }
 #endif
 

@@ -14,7 +14,12 @@ MEGABYTES = 500
 # Rows of a kernel, and its columns in sixteens: more rows need more loads of the data for each of a weight.
 TILES = {8: 1, 16: 2}
 # Types as in warp.h and gemm_rows.h.
-_TYPES = {"float16": "F16", "bfloat16": "Bf16", "float32": "F32"}
+TYPES = {"float16": "F16", "bfloat16": "Bf16", "float32": "F32"}
+
+
+def of_floats(form: str) -> str:
+    """Return the C++ type of a functor that is applied to a float32."""
+    return "pk::Unchanged" if form == IDENTITY else f"{form}<float>"
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,7 @@ class FewRowsGemm(KernelConfig):
     @property
     def functor(self) -> str:
         """The C++ functor of the activation, of templates/cutlass/common/activations.h."""
-        form = self._form
-        return "pk::Unchanged" if form == IDENTITY else f"{form}<float>"
+        return of_floats(self._form)
 
     @property
     def _form(self) -> str:
@@ -54,8 +58,8 @@ class FewRowsGemm(KernelConfig):
             "cutlass/gemm/gemm_rows.cu.j2",
             mark=MARK,
             name=self.name,
-            element=_TYPES[self.dtype],
-            element_d=_TYPES[self.out],
+            element=TYPES[self.dtype],
+            element_d=TYPES[self.out],
             activation=self.functor,
             residual=self.residual,
             rows=self.rows,

@@ -23,6 +23,14 @@ inline uint4 load_once(const void *from) {
 }
 inline uint32_t low_halves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
 inline uint32_t high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
+inline uint32_t low_bytes(uint32_t word, uint32_t above) {
+  return (word & 0xffu) | (word & 0xff00u) << 8 | above * 0x01000100u;
+}
+inline uint32_t high_bytes(uint32_t word, uint32_t above) { return low_bytes(word >> 16, above); }
+inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  return pack<F16>(low_of<F16>(a) * low_of<F16>(b) + low_of<F16>(c),
+                   high_of<F16>(a) * high_of<F16>(b) + high_of<F16>(c));
+}
 inline float exp2_of(float x) { return exp2f(x); }
 inline float shuffle_xor(float x, int mask) {
   return simt::exchange({reinterpret_cast<const uint32_t &>(x)}, [&](const uint32_t (&words)[32][6]) {

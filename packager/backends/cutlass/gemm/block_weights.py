@@ -1,0 +1,126 @@
+"""GEMM kernels for at most 16 rows of float16 and weights of 4 or 8 bits, quantized in blocks along the depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packager.backends.cutlass.core.element_types import ELEMENTS
+from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
+from packager.backends.cutlass.gemm.few_rows import MEGABYTES, TYPES, of_floats
+from packager.backends.cutlass.gemm.kernels import form_name, functor
+from packager.codegen.templates import MARK, render
+from packager.graph.block_weights import BlockFormat, unpack
+
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
+
+ROWS = (8, 16)
+OUTPUTS = ("float16", "float32")
+COLUMNS = 16  # of a tile
+UNIT_BITS = 256  # of a column, as in templates/cutlass/gemm/gemm_blocks.h
+CHUNK = 32  # elements of a column whose eighths are of the lanes of a group
+# Where the bits of eight elements lie in a word of 4 bits each: one mask gives two neighbors as halves of a register.
+NIBBLES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.uint32)
+
+
+@dataclass(frozen=True)
+class BlockRowsGemm(KernelConfig):
+    """A kernel for ``rows`` rows or fewer of float16, ``out`` is of bias, c and d.
+
+    ``blocks_of_unit`` blocks are a unit, or one is a unit or several. ``residual`` is whether c is read.
+    """
+
+    rows: int
+    out: str
+    bits: int
+    blocks_of_unit: int
+    has_zeros: bool
+    activation: str = "none"
+    residual: bool = False
+    fast_math: bool = False
+
+    @property
+    def functor(self) -> str:
+        """The C++ functor of the activation, of templates/cutlass/common/activations.h."""
+        return of_floats(self._form)
+
+    @property
+    def _form(self) -> str:
+        return functor(self.activation, self.out, fast_math=self.fast_math)
+
+    @property
+    def name(self) -> str:
+        """A C identifier that encodes everything that the kernel's code depends on."""
+        weights = f"w{self.bits}{'z' * self.has_zeros}{'b2' if self.blocks_of_unit == 2 else ''}"
+        parts = ["pk_gemm_blocks_f16", ELEMENTS[self.out].short, str(self.rows), weights]
+        return "_".join([*parts, form_name(self._form)] + ["c"] * self.residual)
+
+    def source(self, archs: tuple[str, ...]) -> KernelSource:
+        """Render the kernel's source file for these architectures."""
+        text = render(
+            "cutlass/gemm/gemm_blocks.cu.j2",
+            mark=MARK,
+            name=self.name,
+            element_d=TYPES[self.out],
+            activation=self.functor,
+            residual=self.residual,
+            rows=self.rows,
+            bits=self.bits,
+            blocks_of_unit=self.blocks_of_unit,
+            zeros="true" if self.has_zeros else "false",
+            blocks=2,
+        )
+        return KernelSource(self.name, text, archs, MEGABYTES)
+
+
+def blocks_of_unit(form: BlockFormat) -> int:
+    """Return how many blocks a unit has, 1 if a block is a unit or more, or 0 if no kernel reads such weights."""
+    unit = UNIT_BITS // form.bits if form.bits in (4, 8) else 0
+    if not unit or form.block & (form.block - 1) or form.depth % 8 != 0:
+        return 0
+    return max(1, unit // form.block) if form.block >= CHUNK else 0
+
+
+def pack_weights(packed: Array, form: BlockFormat) -> Array:
+    """Return weights [columns, blocks, bytes] as a kernel reads them: tiles of 16 columns of units of 512 bytes.
+
+    16 bytes of a unit are of lane 4 g + t: of each chunk of 32 elements those from 8 t on, of columns g and g + 8.
+    """
+    numbers = unpack(packed, form.bits, form.block).reshape(len(packed), -1)[:, : form.depth]
+    unit = UNIT_BITS // form.bits
+    padded = _padded(numbers, -(-form.depth // unit) * unit)
+    chunks = padded.reshape(len(padded) // COLUMNS, 2, 8, -1, unit // CHUNK, 4, 8).transpose(0, 3, 2, 5, 4, 1, 6)
+    if form.bits == 8:
+        return np.ascontiguousarray(chunks).reshape(-1)
+    words: Array = np.bitwise_or.reduce(chunks.astype(np.uint32) << 4 * NIBBLES, axis=-1)
+    return np.ascontiguousarray(words).view(np.uint8).reshape(-1)
+
+
+def pack_numbers(numbers: Array, form: BlockFormat) -> Array:
+    """Return scales or zero points [columns, blocks] as a kernel reads them; see gemm_blocks.h."""
+    together, unit = blocks_of_unit(form), UNIT_BITS // form.bits
+    blocks = -(-form.depth // unit) * together if together > 1 else form.blocks
+    padded = _padded(numbers, blocks)
+    tiles = padded.reshape(len(padded) // COLUMNS, 2, 8, blocks // together, together)
+    return np.ascontiguousarray(tiles.transpose(0, 3, 2, 4, 1)).reshape(-1)
+
+
+def _padded(numbers: Array, width: int) -> Array:
+    """Return numbers with zeros up to whole tiles of columns, and ``width`` of each."""
+    made = np.zeros((-(-len(numbers) // COLUMNS) * COLUMNS, width), numbers.dtype)
+    made[: len(numbers), : numbers.shape[1]] = numbers
+    return made
+
+
+def block_kernels(
+    rows: int, form: BlockFormat, out: str, activation: str, residual: bool, *, fast_math: bool
+) -> list[BlockRowsGemm]:
+    """Return the kernel for so many rows and such weights, if there is one."""
+    fitting = next((most for most in ROWS if rows <= most), None)
+    together: Any = blocks_of_unit(form)
+    if fitting is None or out not in OUTPUTS or not together:
+        return []
+    return [BlockRowsGemm(fitting, out, form.bits, together, form.has_zeros, activation, residual, fast_math)]

@@ -1,0 +1,164 @@
+/* d = act(alpha * a b + bias + beta * c) of few rows, where b has 4 or 8 bits an element, quantized in blocks along k.
+ *
+ * b's elements q are whole numbers: as halves q - zero is exact, and so are products with a in float32. The sum over a
+ * block, or over what a lane takes of it, is scaled in float32. A tile has 16 columns; a unit is 512 bytes of it, 16 of
+ * each lane: `pack_weights` of packager/backends/cutlass/gemm/block_weights.py is their order. */
+#pragma once
+
+#include "gemm_rows.h"
+
+namespace pk {
+
+struct BlocksParams : RowsParams {
+  const void *scales;    /* [tiles, blocks / kBlocks, 8, kBlocks, 2] halves: of columns g and g + 8 */
+  const void *zeros;     /* likewise, bytes */
+  int32_t units, blocks; /* of a column */
+  int32_t shift;         /* a block of several units has 1 << shift */
+};
+
+/* Of a column in a unit. */
+constexpr int kUnitBits = 256;
+
+#if !defined(PK_HOST) || defined(PK_SIMT)
+/* Minus what is to be subtracted of 1024 + q, or of 64 + q, as a pair of halves. */
+__device__ inline uint32_t less_1024(uint32_t zero) { return 0xe400e400u + zero * 0x00010001u; }
+__device__ inline uint32_t less_64(uint32_t zero) { return 0xd400d400u + zero * 0x00100010u; }
+constexpr uint32_t kOne = 0x3c003c00u, kSixteenth = 0x2c002c00u;
+
+/* Elements 0 to 7 of k as pairs of halves, less the zero point: of four bits in the low word alone, whose nibbles are
+ * those of 0 2 4 6 1 3 5 7. The bits of 1024 + q are 0x6400 | q. */
+template <int kBits>
+__device__ inline void unpack(uint32_t low, uint32_t high, uint32_t zero, uint32_t (&pairs)[4]) {
+  const uint32_t less = less_1024(zero);
+  if constexpr (kBits == 4) {
+    const uint32_t less_sixteenth = less_64(zero);
+    pairs[0] = fma_pairs((low & 0x000f000fu) | 0x64006400u, kOne, less);
+    pairs[1] = fma_pairs((low & 0x00f000f0u) | 0x64006400u, kSixteenth, less_sixteenth);
+    pairs[2] = fma_pairs((low >> 8 & 0x000f000fu) | 0x64006400u, kOne, less);
+    pairs[3] = fma_pairs((low >> 8 & 0x00f000f0u) | 0x64006400u, kSixteenth, less_sixteenth);
+  } else {
+    pairs[0] = fma_pairs(low_bytes(low, 0x64u), kOne, less);
+    pairs[1] = fma_pairs(high_bytes(low, 0x64u), kOne, less);
+    pairs[2] = fma_pairs(low_bytes(high, 0x64u), kOne, less);
+    pairs[3] = fma_pairs(high_bytes(high, 0x64u), kOne, less);
+  }
+}
+
+/* kRows: 8 or 16 rows of a. kBlocks: blocks of a unit, 1 where a block is a unit or more. */
+template <class Out, class Activation, int kRows, int kBits, int kBlocks, bool kZeros>
+__device__ inline void blocks_product(const BlocksParams &p, float *memory) {
+  constexpr int kParts = kRows / 8, kUnit = kUnitBits / kBits, kChunks = kUnit / 32;
+  // Of weights, and of the data, which are near: what is under way.
+  constexpr int kUnits = 4, kAhead = kRows == 8 ? 4 : 2;
+  constexpr int kAll = kUnits * kRowsWarps;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int64_t tile = blockIdx.x;
+  const uint4 zero = make_uint4(0, 0, 0, 0);
+  const __half *a = static_cast<const __half *>(p.a);
+  const uint4 *b = static_cast<const uint4 *>(p.b) + tile * p.units * 32 + lane;
+  const int64_t pairs_of_tile = tile * p.blocks * 8;
+  const uint32_t *scales = static_cast<const uint32_t *>(p.scales) + pairs_of_tile;
+  const uint16_t *zeros = static_cast<const uint16_t *>(p.zeros) + pairs_of_tile;
+
+  uint4 w[kUnits], x[kAhead][kParts][kChunks];
+  uint32_t s[kUnits][kBlocks], z[kUnits];
+  auto load_b = [&](int place, int unit) {
+    const bool inside = unit < p.units;
+    const int64_t at = (int64_t(unit >> p.shift) * 8 + g) * kBlocks;
+    w[place] = inside ? load_once(b + int64_t(unit) * 32) : zero;
+    if constexpr (kBlocks == 2) {
+      const uint2 both = inside ? *reinterpret_cast<const uint2 *>(scales + at) : make_uint2(0, 0);
+      s[place][0] = both.x, s[place][1] = both.y;
+      if constexpr (kZeros) z[place] = inside ? *reinterpret_cast<const uint32_t *>(zeros + at) : 0;
+    } else {
+      s[place][0] = inside ? scales[at] : 0;
+      if constexpr (kZeros) z[place] = inside ? zeros[at] : 0;
+    }
+  };
+  auto load_a = [&](int place, int unit) {
+#pragma unroll
+    for (int i = 0; i < kParts; i++) {
+      const int row = 8 * i + g;
+#pragma unroll
+      for (int c = 0; c < kChunks; c++) {
+        const int64_t at = int64_t(unit) * kUnit + 32 * c + 8 * t;
+        x[place][i][c] = row < p.m && at < p.k ? *reinterpret_cast<const uint4 *>(a + row * p.lda + at) : zero;
+      }
+    }
+  };
+
+  release_next();
+#pragma unroll
+  for (int u = 0; u < kUnits; u++) load_b(u, u * kRowsWarps + warp);
+  wait_for_earlier();
+#pragma unroll
+  for (int u = 0; u < kAhead; u++) load_a(u, u * kRowsWarps + warp);
+
+  float acc[1][kParts][4] = {};
+  for (int begin = 0; begin < p.units; begin += kAll) {
+#pragma unroll
+    for (int u = 0; u < kUnits; u++) {
+      const int unit = begin + u * kRowsWarps + warp;
+      const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
+#pragma unroll
+      for (int block = 0; block < kBlocks; block++) {
+        float part[kParts][4] = {};
+        const uint32_t of_block = kZeros ? z[u] >> 16 * block : 0;
+        const uint32_t zero_top = kZeros ? of_block & 0xff : 1u << (kBits - 1),
+                       zero_bottom = kZeros ? of_block >> 8 & 0xff : 1u << (kBits - 1);
+#pragma unroll
+        for (int c = block * kChunks / kBlocks; c < (block + 1) * kChunks / kBlocks; c++) {
+          uint32_t top[4], bottom[4];
+          if constexpr (kBits == 4) {
+            unpack<4>(words[2 * c], 0, zero_top, top), unpack<4>(words[2 * c + 1], 0, zero_bottom, bottom);
+          } else {
+            unpack<8>(words[0], words[1], zero_top, top), unpack<8>(words[2], words[3], zero_bottom, bottom);
+          }
+#pragma unroll
+          for (int j = 0; j < kParts; j++) {
+            const uint4 &right = x[u % kAhead][j][c];
+            mma<F16>(part[j], top[0], bottom[0], top[1], bottom[1], right.x, right.y);
+            mma<F16>(part[j], top[2], bottom[2], top[3], bottom[3], right.z, right.w);
+          }
+        }
+        const float scale[2] = {low_of<F16>(s[u][block]), high_of<F16>(s[u][block])};
+#pragma unroll
+        for (int j = 0; j < kParts; j++) {
+#pragma unroll
+          for (int n = 0; n < 4; n++) acc[0][j][n] += scale[n / 2] * part[j][n];
+        }
+      }
+      // As soon as the registers are free: loads are always under way.
+      if (begin + kAll < p.units) load_b(u, unit + kAll);
+      if (begin + kAll < p.units || u + kAhead < kUnits) load_a(u % kAhead, unit + kAhead * kRowsWarps);
+    }
+  }
+  finish_rows<Out, Activation>(p, acc, memory);
+}
+#endif
+
+#ifdef PK_HOST
+inline int32_t blocks_fill(const pk_block_gemm_t &problem, int rows, int bits, int blocks_of_unit, bool zeros,
+                           bool residual, void *arguments, pk_cuda_launch_t *launch) {
+  const int unit = kUnitBits / bits;
+  const int64_t block = problem.block;
+  pk_gemm_t gemm = problem.gemm;
+  gemm.ldb = gemm.k;  // packed weights have no leading dimension
+  *launch = {};
+  if (blocks_of_unit == 1 ? block < unit || block % unit != 0 : block * blocks_of_unit != unit) return -1;
+  const int64_t units_of_block = std::max<int64_t>(1, block / unit);
+  if ((units_of_block & (units_of_block - 1)) != 0 || units_of_block > 1 << 20) return -1;
+  if (!problem.scales || reinterpret_cast<uintptr_t>(problem.scales) % 8 != 0) return -1;
+  if (zeros && (!problem.zeros || reinterpret_cast<uintptr_t>(problem.zeros) % 4 != 0)) return -1;
+  BlocksParams &p = *static_cast<BlocksParams *>(arguments);
+  if (const int32_t status = rows_fill(gemm, rows, 1, residual, &p, launch)) return status;
+  p.scales = problem.scales, p.zeros = zeros ? problem.zeros : nullptr;
+  p.units = int32_t((gemm.k + unit - 1) / unit);
+  p.shift = 0;
+  while (1 << p.shift < units_of_block) p.shift++;
+  p.blocks = blocks_of_unit == 1 ? int32_t((p.units + units_of_block - 1) / units_of_block) : p.units * blocks_of_unit;
+  return 0;
+}
+#endif
+
+}  // namespace pk

@@ -1,0 +1,173 @@
+"""Products of few rows with weights that are quantized in blocks, run on the host, beside numpy in float64."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cutlass_kernel_builder import build_host, build_simt
+from test_cutlass_kernels import Problem
+
+from packager.backends.cutlass.gemm.block_weights import (
+    BlockRowsGemm,
+    block_kernels,
+    blocks_of_unit,
+    pack_numbers,
+    pack_weights,
+)
+from packager.graph.block_weights import BlockFormat, dequantized, pack
+
+pytestmark = pytest.mark.slow
+
+
+class BlockProblem(ctypes.Structure):
+    """As pk_block_gemm_t."""
+
+    _fields_ = (
+        ("gemm", Problem),
+        ("scales", ctypes.c_void_p),
+        ("zeros", ctypes.c_void_p),
+        ("block", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product of random numbers; rows of data and results are ``gap`` elements wider."""
+
+    m: int = 1
+    n: int = 48
+    k: int = 128
+    bits: int = 4
+    block: int = 32
+    zeros: bool = False
+    bias: bool = False
+    residual: bool = False
+    wide: bool = False
+    gap: int = 0
+
+
+CASES = {
+    "4 bits, one row": Case(),
+    "4 bits, zero points": Case(m=3, zeros=True, bias=True),
+    "4 bits, blocks of a unit": Case(m=8, n=33, block=64, residual=True),
+    "4 bits, blocks of a unit, zero points": Case(m=8, k=192, block=64, zeros=True),
+    "4 bits, blocks of two units": Case(m=16, n=64, k=1024, block=128, bias=True, wide=True),
+    "4 bits, blocks of two units, zero points": Case(m=9, n=45, k=384, block=128, zeros=True, residual=True),
+    "4 bits, blocks of four units": Case(m=2, k=4352, block=256, zeros=True),
+    "4 bits, a last block that is not full": Case(m=2, n=16, k=200, block=64, zeros=True),
+    "4 bits, half a unit": Case(m=2, n=16, k=96, zeros=True, wide=True),
+    "4 bits, a long sum": Case(m=2, n=16, k=4424, zeros=True),
+    "4 bits, a short sum": Case(m=2, n=16, k=8),
+    "8 bits": Case(bits=8, m=5, bias=True, gap=8),
+    "8 bits, zero points": Case(bits=8, m=4, n=20, k=160, zeros=True, residual=True),
+    "8 bits, blocks of four units": Case(bits=8, m=11, k=1280, block=128, zeros=True, wide=True),
+    "8 bits, a long sum": Case(bits=8, m=16, n=16, k=3000, block=64),
+    "gaps": Case(m=5, gap=8, residual=True, zeros=True),
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Packed weights at random."""
+
+    form: BlockFormat
+    packed: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray
+
+    @property
+    def floats(self) -> np.ndarray:
+        """As float32 [columns, depth]."""
+        return dequantized(self.packed, self.scales.astype(np.float32), self.zeros.astype(np.float32), self.form)
+
+
+def weights_of(case: Case, rng: np.random.Generator) -> Weights:
+    form = BlockFormat(case.bits, case.block, case.k, case.zeros)
+    numbers = rng.integers(0, 1 << case.bits, (case.n, case.k)).astype(np.uint8)
+    scales = (rng.random((case.n, form.blocks)) * 0.02 + 0.01).astype(np.float16)
+    zeros = rng.integers(0, 1 << case.bits, (case.n, form.blocks)).astype(np.uint8)
+    return Weights(form, pack(numbers, form), scales, zeros)
+
+
+@pytest.fixture(scope="module")
+def multiply(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return build_simt("gemm_blocks", tmp_path_factory.mktemp("simt")).multiply
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """Return a copy at a multiple of 16 bytes."""
+    memory = np.empty(array.nbytes + 16, np.uint8)
+    start = -memory.ctypes.data % 16
+    made = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
+
+
+@pytest.mark.sampled(5, every_value=False)
+@pytest.mark.parametrize("rows", [8, 16])
+@pytest.mark.parametrize("name", CASES)
+def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str, rows: int) -> None:
+    case, rng = CASES[name], np.random.default_rng(1)
+    weights = weights_of(case, rng)
+    out = np.float32 if case.wide else np.float16
+    a = aligned(rng.standard_normal((case.m, case.k + case.gap)).astype(np.float16))
+    c = rng.standard_normal((case.m, case.n + case.gap)).astype(out)
+    bias, d = rng.standard_normal(case.n).astype(out), np.full_like(c, np.nan)
+    b = aligned(pack_weights(weights.packed, weights.form))
+    scales, zeros = (aligned(pack_numbers(each, weights.form)) for each in (weights.scales, weights.zeros))
+    gemm = Problem(a.ctypes.data, b.ctypes.data, 0, 0, d.ctypes.data, 0, case.m, case.n, case.k, 1)
+    gemm.lda, gemm.ldc, gemm.ldd = case.k + case.gap, case.n + case.gap, case.n + case.gap
+    gemm.alpha, gemm.beta = 0.25, 0.5
+    gemm.bias = bias.ctypes.data if case.bias else 0
+    gemm.c = c.ctypes.data if case.residual else 0
+    problem = BlockProblem(gemm, scales.ctypes.data, zeros.ctypes.data if case.zeros else 0, case.block)
+    status = multiply(
+        ctypes.byref(problem), rows, case.bits, blocks_of_unit(weights.form), int(case.zeros), int(case.wide)
+    )
+    if case.m > rows:
+        assert status == -1
+        return
+    assert status == 0
+    want = 0.25 * a[:, : case.k].astype(np.float64) @ weights.floats.astype(np.float64).T
+    want += bias.astype(np.float64) * case.bias + 0.5 * c[:, : case.n].astype(np.float64) * case.residual
+    want = np.maximum(want, 0) if case.wide else want
+    tolerance = 1e-5 if case.wide else 1e-3
+    np.testing.assert_allclose(d[:, : case.n].astype(np.float64), want, rtol=tolerance, atol=tolerance)
+    assert np.isnan(d[:, case.n :].astype(np.float64)).all()
+
+
+def test_what_has_a_kernel() -> None:
+    def names(rows: int, bits: int, block: int, depth: int = 256) -> list[str]:
+        form = BlockFormat(bits, block, depth, has_zeros=False)
+        return [k.name for k in block_kernels(rows, form, "float16", "silu", residual=False, fast_math=False)]
+
+    assert names(1, 4, 32) == ["pk_gemm_blocks_f16_f16_8_w4b2_silu"]
+    assert names(8, 4, 64) == names(8, 4, 256) == ["pk_gemm_blocks_f16_f16_8_w4_silu"]
+    assert names(9, 8, 32) == names(16, 8, 128) == ["pk_gemm_blocks_f16_f16_16_w8_silu"]
+    for others in (names(17, 4, 32), names(1, 4, 16), names(1, 2, 32), names(1, 4, 48), names(1, 4, 32, 100)):
+        assert not others
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_its_host_object_needs_nothing(tmp_path: Path, bits: int) -> None:
+    built = build_host(BlockRowsGemm(8, "float32", bits, 1, has_zeros=True, activation="gelu", residual=True), tmp_path)
+    assert subprocess.run(["nm", "-u", built.object], check=True, capture_output=True, text=True).stdout == ""
+    gemm = Problem(0x1000, 0x2000, 0, 0x3000, 0x4000, 0, 3, 190, 256, 1, 256, 0, 192, 192)
+    problem = BlockProblem(gemm, 0x5000, 0x6000, 128)
+    launch = built.fill(problem)
+    assert launch is not None
+    assert (list(launch.grid), launch.flags) == ([12, 1, 1], 1)
+    for field, value in (("scales", 0), ("scales", 0x5004), ("zeros", 0), ("block", 16), ("block", 192)):
+        wrong = BlockProblem.from_buffer_copy(problem)
+        setattr(wrong, field, value)
+        assert built.fill(wrong) is None, field
+    for field, value in (("m", 9), ("k", 260), ("a", 0x1008), ("b", 0x2008), ("batch", 2), ("c", 0)):
+        wrong = BlockProblem.from_buffer_copy(problem)
+        setattr(wrong.gemm, field, value)
+        assert built.fill(wrong) is None, field
