@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ def join(address: str, files: Path | None = None) -> Any:
         raise ToolchainError(
             f"clusters require the package ray: {error}", hint="pip install 'packager[cluster]'"
         ) from None
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             address=None if address == LOCAL else address,
@@ -40,4 +43,6 @@ def join(address: str, files: Path | None = None) -> Any:
             f"there is no cluster at {address}: {last_line(failure)}",
             hint="start one with: ray start --head; and give --on ray://HOST:10001, or ray with RAY_ADDRESS",
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)  # Ray's own handler ends the process without cancelling anything
     return ray
