@@ -20,8 +20,8 @@ from packager.backends.ccompiler.core.shapes import c_text, product
 from packager.backends.ccompiler.core.stages import Stage, is_full
 from packager.graph.normalize import attributes_of_call
 
-# Vectors of a row that softmax keeps in registers.
-KEPT = 8
+# Vectors of a row that softmax keeps in registers, and such rows of which what comes before is computed at once.
+KEPT, TOGETHER = 8, 8
 VALUES = {
     "nn.softmax": "y[j] * scale",
     "nn.log_softmax": "x[j] - most - shift",
@@ -54,6 +54,7 @@ def add_rows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "kept": isinstance(stage.inner, int) and 1 < stage.inner <= KEPT * lanes,
         "length": stage.inner,
         "lanes": lanes,
+        "together": TOGETHER,
         "target": draft.tensor(late[0], True) if _is_alone(stage, late) else "",
         "is_log": anchor.name == "nn.log_softmax",
         "centered": anchor.name != NORMALIZE or attributes_of_call(anchor.attributes).centered,

@@ -231,3 +231,24 @@ def test_arm64(name: str, columns: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
     made = subprocess.run([emulator, path.with_suffix("")], input=data.tobytes(), capture_output=True, check=True)
     check_rows(name, data, np.frombuffer(made.stdout, "f4").reshape(data.shape))
+
+
+@pytest.mark.parametrize("columns", [2, 9, 30, 49, 128])
+def test_softmax_of_masked_rows(columns: int, tmp_path: Path) -> None:
+    """Some rows at once are added to the mask; the last are fewer. What else reads the sum gets it."""
+    shape, rng = (3, 7, columns), np.random.default_rng(columns)
+    x, m = variable("x", shape), variable("m", (3, 1, columns))
+
+    def body(e: Any, x: Any, m: Any) -> Any:
+        masked = e(op.add(x, m))
+        return e(op.nn.softmax(masked)), masked
+
+    run = Runner(partition([x, m], body, []), tmp_path)
+    data, mask = (
+        rng.standard_normal(shape).astype("f4"),
+        np.where(rng.random((3, 1, columns)) < 0.3, -1e4, 0).astype("f4"),
+    )
+    shares, total = run(data, mask)
+    wide = np.exp((data + mask).astype("f8") - (data + mask).max(-1, keepdims=True))
+    np.testing.assert_allclose(shares, wide / wide.sum(-1, keepdims=True), rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(total, data + mask)
