@@ -25,16 +25,17 @@ from torch.nn import functional
 
 import packager
 from benchmarks.gpu.cublas_torch import device_outputs, in_turns
+from benchmarks.gpu.quantized_weights import BYTES, Packed, pack_weights, round_weights
 from benchmarks.gpu.torch_models import captured
 from benchmarks.harness.gpu import header, matches, two_commands, worse
 
 CHECKED = 24
-TARGETS = ("cutlass -candidates=1",)
+TARGETS = ("cutlass -candidates=1 -packed_weights=1",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Of a decoder. ``shared`` heads of keys and values; ``rows`` tokens a step."""
+    """Of a decoder. ``shared`` heads of keys and values; ``rows`` tokens a step; ``int4``: weights in blocks."""
 
     layers: int = 8
     hidden: int = 2048
@@ -44,6 +45,7 @@ class Sizes:
     words: int = 32000
     cache: int = 2048
     rows: int = 1
+    int4: bool = False
 
     @property
     def depth(self) -> int:
@@ -56,6 +58,7 @@ CASES = {
     "llama_1b_16_heads": Sizes(heads=16),
     "llama_1b_cache_16k": Sizes(layers=4, cache=16384),
     "llama_1b_4_rows": Sizes(rows=4),
+    "llama_1b_int4": Sizes(int4=True),
 }
 
 
@@ -152,15 +155,16 @@ class Decoder(nn.Module):
         return [torch.zeros(shape, **kind) for _ in range(2 * self.sizes.layers)]
 
 
-def decoder(name: str) -> Decoder:
-    """Return a case's module in half precision, always the same."""
+def decoder(name: str) -> tuple[Decoder, dict[str, Packed]]:
+    """Return a case's module in half precision, always the same; and its weights of int4, to which it is rounded."""
     torch.manual_seed(0)
-    return Decoder(CASES[name]).eval().half()
+    module = Decoder(CASES[name]).eval().half()
+    return module, round_weights(module) if module.sizes.int4 else {}
 
 
 def export(name: str, path: Path) -> dict[str, str]:
     """Write a case as ONNX; return its states."""
-    module = decoder(name)
+    module, weights = decoder(name)
     count = 2 * module.sizes.layers
     names, following = [f"cache_{i}" for i in range(count)], [f"next_{i}" for i in range(count)]
     rows = module.sizes.rows
@@ -174,6 +178,8 @@ def export(name: str, path: Path) -> dict[str, str]:
             opset_version=17,
             dynamo=False,
         )
+    if weights:
+        pack_weights(path, weights)
     return dict(zip(names, following, strict=True))
 
 
@@ -200,9 +206,9 @@ def copy_bandwidth() -> float:
 @torch.no_grad()
 def measure(name: str, path: Path, bandwidth: float) -> dict[str, Any]:
     """Return errors of logits, and the times of a step."""
-    module = decoder(name)
+    module, _ = decoder(name)
     sizes = module.sizes
-    exactly, half = decoder(name).float().cuda(), module.cuda()
+    exactly, half = decoder(name)[0].float().cuda(), module.cuda()
     device = {"device": "cuda"}
     tokens = torch.randint(sizes.words, (CHECKED, 1, sizes.rows), **device)
     given = {"tokens": tokens[0].clone(), "at": torch.zeros(sizes.rows, dtype=torch.int64, **device)}
@@ -227,7 +233,7 @@ def measure(name: str, path: Path, bandwidth: float) -> dict[str, Any]:
         ways["torch.compile"] = captured(_step(half, given, own, compiled=True))
         times = in_turns(ways)
     weights = sum(p.numel() for p in half.parameters()) - half.words.weight.numel()
-    nbytes = 2 * (weights + 2 * sizes.layers * sizes.shared * sizes.cache * sizes.depth)
+    nbytes = (BYTES if sizes.int4 else 2) * weights + 2 * (2 * sizes.layers * sizes.shared * sizes.cache * sizes.depth)
     found = {way: time["median"] for way, time in times.items()}
     shares = {way: round(nbytes / bandwidth / (us * 1e-6), 3) for way, us in found.items()}
     ahead = round(min(us for way, us in found.items() if way != "packager") / found["packager"], 3)
