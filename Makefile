@@ -14,7 +14,7 @@ DIGITS := $(WORK)/digits.so
 C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp' -o -name '*.hpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test env lint format fast slow thorough lock dist clean
+.PHONY: help demo test env lint format fast slow thorough lock dist site clean
 
 # $(call timed,NAME,COMMAND): run a command and say how long it took.
 timed = @echo "== $(1)"; start=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - start)) s"
@@ -26,6 +26,7 @@ help:
 	@echo "make thorough more of the same as some slow tests: before a release"
 	@echo "make lint     ruff, mypy, lint-imports, clang-format   make format  ruff and clang-format, in place"
 	@echo "make dist     the wheel and the sdist, checked as the index would"
+	@echo "make site     the documentation as pages with a search, in $(WORK)/site"
 	@echo "make lock     pin all dependencies anew        make clean   remove what these commands made"
 
 demo: $(VENV)/build.stamp
@@ -85,9 +86,10 @@ $(VENV)/test.stamp: requirements-test.lock requirements-build.lock pyproject.tom
 # version is installed (CPU alone, a CUDA version) is the machine's choice, and each has hashes of its own.
 TORCH := torch==2.13.0
 BACKEND := hatchling editables
+# Pages are made with 3.11.5 or later, which Pymdown asks for.
 HASH := $(WORK)/lock/build/bin/uv pip compile -q --universal --python-version 3.11 --no-deps --no-annotate --no-header
 lock:
-	rm -rf $(WORK)/lock && $(PYTHON) -m venv $(WORK)/lock/test && $(PYTHON) -m venv $(WORK)/lock/build
+	rm -rf $(WORK)/lock && for name in test build docs; do $(PYTHON) -m venv $(WORK)/lock/$$name || exit; done
 	$(WORK)/lock/test/bin/python -m pip install -q $(TORCH) -e '.[build,cutlass,test,samples,dev]'
 	$(WORK)/lock/test/bin/python -m pip freeze --exclude-editable | sed '/^torch==/d' > $(WORK)/lock/test.txt
 	$(WORK)/lock/build/bin/python -m pip install -q -c $(WORK)/lock/test.txt $(BACKEND) -e '.[build]'
@@ -95,9 +97,19 @@ lock:
 	$(WORK)/lock/build/bin/python -m pip install -q 'uv>=0.9,<1'
 	{ echo "# What make test installs besides torch. Made by make lock for Python 3.11 on Linux x86-64."; \
 	  $(HASH) --generate-hashes $(WORK)/lock/test.txt; } > requirements-test.lock
+	$(WORK)/lock/docs/bin/python -m pip install -q '.[docs]'
+	$(WORK)/lock/docs/bin/python -m pip freeze --exclude packager > $(WORK)/lock/docs.txt
+	{ echo "# What make site installs. Made by make lock."; \
+	  $(HASH:3.11=3.11.5) --generate-hashes $(WORK)/lock/docs.txt; } > requirements-docs.lock
 	{ echo "# What make demo installs: part of requirements-test.lock. Made by make lock."; \
 	  $(HASH) --generate-hashes $(WORK)/lock/build.txt; } > requirements-build.lock
 	rm -rf $(WORK)/lock
+
+# The pages alone: nothing of packager is imported. PACKAGER_SOURCE_URL is where links to other files lead.
+site:
+	rm -rf $(WORK)/docs-env && $(PYTHON) -m venv $(WORK)/docs-env
+	$(WORK)/docs-env/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-docs.lock
+	NO_MKDOCS_2_WARNING=1 $(WORK)/docs-env/bin/python -m mkdocs build -q --strict --site-dir $(abspath $(WORK))/site
 
 dist:
 	rm -rf dist $(WORK)/dist && $(PYTHON) -m venv $(WORK)/dist

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {
     "requirements-build.lock": ["build"],
+    "requirements-docs.lock": ["docs"],
     "requirements-test.lock": ["build", "cuda", "torch", "sign", "tensorrt-rtx", "test", "samples", "dev"],
 }
 
@@ -55,7 +56,8 @@ def test_build_lock_is_part_of_the_test_lock() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["demo", "test", "fast", "slow", "thorough", "lint", "format", "lock", "dist", "clean", "env", "help"]
+    "target",
+    ["demo", "test", "fast", "slow", "thorough", "lint", "format", "lock", "dist", "site", "clean", "env", "help"],
 )
 def test_make_targets_can_be_planned(target: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
