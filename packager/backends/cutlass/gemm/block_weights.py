@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packager.backends.cutlass.core.element_types import ELEMENTS
-from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.gemm.few_rows import MEGABYTES, TYPES, of_floats
-from packager.backends.cutlass.gemm.kernels import form_name, functor
+from packager.backends.cutlass.core.kernel import KernelSource
+from packager.backends.cutlass.gemm.few_rows import MEGABYTES, TYPES, RowsKernel
+from packager.backends.cutlass.gemm.kernels import form_name
 from packager.codegen.templates import MARK, render
 from packager.graph.block_weights import BlockFormat, unpack
 
@@ -27,7 +27,7 @@ NIBBLES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.uint32)
 
 
 @dataclass(frozen=True)
-class BlockRowsGemm(KernelConfig):
+class BlockRowsGemm(RowsKernel):
     """A kernel for ``rows`` rows or fewer of float16, ``out`` is of bias, c and d.
 
     ``blocks_of_unit`` blocks are a unit, or one is a unit or several. ``residual`` is whether c is read.
@@ -43,20 +43,11 @@ class BlockRowsGemm(KernelConfig):
     fast_math: bool = False
 
     @property
-    def functor(self) -> str:
-        """The C++ functor of the activation, of templates/cutlass/common/activations.h."""
-        return of_floats(self._form)
-
-    @property
-    def _form(self) -> str:
-        return functor(self.activation, self.out, fast_math=self.fast_math)
-
-    @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
         weights = f"w{self.bits}{'z' * self.has_zeros}{'b2' if self.blocks_of_unit == 2 else ''}"
         parts = ["pk_gemm_blocks_f16", ELEMENTS[self.out].short, str(self.rows), weights]
-        return "_".join([*parts, form_name(self._form)] + ["c"] * self.residual)
+        return "_".join([*parts, form_name(self.form)] + ["c"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""

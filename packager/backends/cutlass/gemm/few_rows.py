@@ -17,13 +17,26 @@ TILES = {8: 1, 16: 2}
 TYPES = {"float16": "F16", "bfloat16": "Bf16", "float32": "F32"}
 
 
-def of_floats(form: str) -> str:
-    """Return the C++ type of a functor that is applied to a float32."""
-    return "pk::Unchanged" if form == IDENTITY else f"{form}<float>"
+class RowsKernel(KernelConfig):
+    """What kernels of few rows have in common: ``out`` is the type of results, of which ``activation`` is."""
+
+    out: str
+    activation: str
+    fast_math: bool
+
+    @property
+    def form(self) -> str:
+        """The functor of the activation, as in kernels' names."""
+        return functor(self.activation, self.out, fast_math=self.fast_math)
+
+    @property
+    def functor(self) -> str:
+        """The C++ functor of the activation, applied to a float32."""
+        return "pk::Unchanged" if self.form == IDENTITY else f"{self.form}<float>"
 
 
 @dataclass(frozen=True)
-class FewRowsGemm(KernelConfig):
+class FewRowsGemm(RowsKernel):
     """A kernel for ``rows`` rows or fewer; ``dtype`` is of a and b [n, k], ``out`` of bias, c and d.
 
     K and the leading dimensions are multiples of 8. ``residual`` is whether c is read.
@@ -37,19 +50,10 @@ class FewRowsGemm(KernelConfig):
     fast_math: bool = False
 
     @property
-    def functor(self) -> str:
-        """The C++ functor of the activation, of templates/cutlass/common/activations.h."""
-        return of_floats(self._form)
-
-    @property
-    def _form(self) -> str:
-        return functor(self.activation, self.out, fast_math=self.fast_math)
-
-    @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
-        parts = ["pk_gemm_rows", *types, str(self.rows), form_name(self._form)]
+        parts = ["pk_gemm_rows", *types, str(self.rows), form_name(self.form)]
         return "_".join(parts + ["c"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
