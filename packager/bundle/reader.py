@@ -13,7 +13,9 @@ from packager.bundle.elf.window import open_window
 from packager.bundle.invariants import parse_manifest
 from packager.bundle.manifest import SECTION_NAME, Manifest
 from packager.bundle.section import LARGEST_TEXT, SECTION_HEADER, content_sha256, decode_section
-from packager.errors import BundleError
+from packager.errors import BundleError, UsageError
+
+_HINT = "a bundle is what `packager build` makes: NAME.so or libNAME.a"
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,11 @@ def inspect(path: str | Path) -> BundleFile:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Prefix the message of a BundleError with the path."""
+    """Prefix the message of a BundleError with the path, and say what a bundle is where a file is none at all."""
     try:
         yield
+    except UsageError as error:
+        raise UsageError(error.message, hint=error.hint or _HINT) from None
     except BundleError as error:
         message = error.message if str(path) in error.message else f"{path}: {error.message}"
         raise BundleError(message, hint=error.hint, detail=error.detail) from None
@@ -98,7 +102,7 @@ def _manifest_text(table: SectionTable) -> tuple[bytes, Section]:
     if section is None:
         raise BundleError(
             f"not a packager bundle: an ELF file without a section {SECTION_NAME}",
-            hint="a bundle is what `packager build` makes: NAME.so or libNAME.a",
+            hint=_HINT,
         )
     if section.type != 1 or section.flags & SHF_COMPRESSED:
         raise BundleError(f"the section {SECTION_NAME} is compressed or has no bytes in the file")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import traceback
 import warnings
@@ -22,10 +24,12 @@ from packager.cli import (
     release,
     report,
 )
-from packager.errors import PackagerError, PackagerWarning
+from packager.errors import PackagerError, PackagerWarning, UsageError
 from packager.version import __version__
 
 _python_shows = warnings.showwarning
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_HINT = "the disk that the output goes to is full: free some space, or write elsewhere"
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,7 +67,7 @@ def main() -> None:
     interruption.install()
     hide_torch.install()
     warnings.showwarning = _show_warning
-    code = _run()
+    code = _printed(_run())
     # CPython remembers a KeyboardInterrupt that passed through an exec() of text (dataclasses use it) and, however it
     # was handled, would end the process by SIGINT instead of this code. Another exec() of text makes it forget.
     exec("")
@@ -101,13 +105,31 @@ def _run() -> int:
         return error.exit_code
     except BrokenPipeError:
         return 1
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return _not_written(error)
         if interruption.arrived():
             return _interrupted()
         traceback.print_exc()
         print("\nerror: this is a bug in packager; please report it with the text above", file=sys.stderr)
         return 70
     return 0
+
+
+def _printed(code: int) -> int:
+    """Write what stdout still buffers, where Python would fail at its end with a code of its own."""
+    try:
+        if sys.stdout is not None:  # it is None if it was closed before packager began
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more
+        return _not_written(error) if error.errno in _NO_ROOM else (code or 1)
+    return code
+
+
+def _not_written(error: OSError) -> int:
+    print(UsageError(f"cannot write: {error.strerror}", hint=_HINT).render(), file=sys.stderr)
+    return UsageError.exit_code
 
 
 def _interrupted() -> int:

@@ -93,6 +93,6 @@ def check_suffix(path: Path) -> None:
             hint="models are .onnx, .pt2 (torch.export.save) or .json (tvm.ir.save_json of a Relax module)",
         )
     if not path.exists():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: no such file", hint="give the path of a model")
     if not path.is_file():
-        raise UsageError(f"{path}: not a file")
+        raise UsageError(f"{path}: not a file", hint="give the path of a model")

@@ -60,7 +60,7 @@ def open_window(path: Path) -> Iterator[Window]:
     try:
         facts = os.fstat(descriptor)
         if stat.S_ISDIR(facts.st_mode):
-            raise BundleError(f"{path} is a folder, not a bundle")
+            raise BundleError(f"{path} is a folder, not a bundle", hint="name a file in it")
         if not stat.S_ISREG(facts.st_mode):
             raise BundleError(f"{path} is not a regular file")
         yield Window(descriptor, 0, facts.st_size)

@@ -45,10 +45,10 @@ def test_a_wrong_option(cli: Cli, models: Path, options: list[str], message: str
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("missing.onnx", "missing.onnx: no such file", ""),
+        ("missing.onnx", "missing.onnx: no such file", "give the path of a model"),
         ("model.tflite", "the suffix '.tflite' is not a model format", "models are .onnx"),
         ("model", "the suffix '' is not a model format", "models are .onnx"),
-        ("folder.onnx", "folder.onnx: not a file", ""),
+        ("folder.onnx", "folder.onnx: not a file", "give the path of a model"),
     ],
 )
 def test_a_wrong_model(cli: Cli, tmp_path: Path, name: str, message: str, hint: str) -> None:
