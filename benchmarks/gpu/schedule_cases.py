@@ -43,6 +43,22 @@ def conv(stride: int, pad: int, groups: int = 1) -> tuple[Write, Write]:
     return lambda r, x, w: r.nn.relu(r.nn.conv2d(x, w, **attributes, **layouts)), torch_conv
 
 
+def rotary(half: int) -> tuple[Write, Write]:
+    """Write a rotary embedding of heads of twice ``half`` elements, as transformers does."""
+
+    def relax(r: Any, x: Any, cos: Any, sin: Any) -> Any:
+        wide = r.astype(x, F)
+        first, second = r.strided_slice(wide, [3], [0], [half]), r.strided_slice(wide, [3], [half], [2 * half])
+        return r.astype(
+            r.add(r.multiply(wide, cos), r.multiply(r.concat([r.negative(second), first], -1), sin)), x.ty.dtype
+        )
+
+    def torch(t: Any, x: Any, cos: Any, sin: Any) -> Any:
+        return x * cos + t.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+    return relax, torch
+
+
 def permute(*axes: int) -> tuple[Write, Write]:
     """Write a transpose."""
     return lambda r, x: r.permute_dims(x, list(axes)), lambda t, x: x.permute(*axes)
@@ -122,6 +138,7 @@ MEMORY: dict[str, tuple[tuple[Write, Write], tuple[Input, ...], tuple[int, ...]]
     "bias_gelu": (BIAS_GELU, (t(N, 128, 3072), t(3072)), (1, 7, 512)),
     "scale_nchw": (SCALE, (t(N, 256, 56, 56), t(256, 1, 1), t(256, 1, 1)), (1, 128)),
     "scale_nchw7": (ADD_RELU, (t(N, 2048, 7, 7), t(2048, 1, 1)), (1, 1024)),
+    "rotary64": (rotary(32), (t(N, 12, 128, 64), t(128, 64, dtype=F), t(128, 64, dtype=F)), (1, 3, 512)),
     "softmax128": (SOFTMAX, (t(N, 12, 128, 128),), (1, 3, 512)),
     "softmax128_f32": (SOFTMAX, (t(256, 12, 128, 128, dtype=F),), ()),
     "softmax1000": (SOFTMAX, (t(N, 1000),), (1, 7, 131072)),

@@ -160,8 +160,14 @@ def is_contiguous(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
         and all(not loads(index) for index in found[0].indices)
         and inner.same_as(last)
         and last not in variables(*outer)
-        and not is_conditional(sch, block)
+        and not _is_guarded(sch, block, buffer)
     )
+
+
+def _is_guarded(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    """Tell whether a load of a buffer is guarded by a condition, without which it may be out of bounds."""
+    conditions = (call for call in nodes_of(sch.get(block).body, tvm.ir.Call) if is_condition(call))
+    return any(load.source.same_as(buffer) for call in conditions for load in loads(call))
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -188,10 +188,10 @@ def _move_vectors(sch: s_tir.Schedule, block: Any, most: int = MAX_WIDE_BYTES) -
     sch.vectorize(vector)
 
 
-def vectorize(sch: s_tir.Schedule, block: Any, joins: Sequence[Any] = ()) -> None:
+def vectorize(sch: s_tir.Schedule, block: Any, joins: Sequence[Any] = ()) -> Any:
     """Load vectors into registers, as they are or by the blocks ``joins``; compute per element, store vectors.
 
-    Arithmetic stays scalar: CUDA has no vector arithmetic to gain from.
+    Returns the thread loop. Arithmetic stays scalar: CUDA has no vector arithmetic to gain from.
     """
     loops = _loops(sch, block)
     last = extents(sch, loops)[-1]
@@ -220,6 +220,7 @@ def vectorize(sch: s_tir.Schedule, block: Any, joins: Sequence[Any] = ()) -> Non
         sch.compute_at(load, thread, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     unroll(sch, sch.get_loops(block)[2:])
+    return thread
 
 
 def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:

@@ -17,18 +17,22 @@ from tvm.s_tir import ScheduleError, dlight
 
 from packager.lower.blocks import (
     blocks,
+    extents,
     inline,
+    is_aligned,
     is_conditional,
     is_movement,
     is_reduction,
     is_spatial,
     kinds,
+    loads,
     schedule_of,
 )
+from packager.lower.conditional_loads import part_conditional_loads
 from packager.lower.cuda.column_reduction import schedule_column_reduction
 from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
-from packager.lower.cuda.elementwise import schedule_elementwise, vectorize
+from packager.lower.cuda.elementwise import schedule_elementwise, vector_width, vectorize
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
 from packager.lower.cuda.row_reduction import schedule_row_reduction
@@ -68,8 +72,32 @@ def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     inline(sch, lambda _sch, _block: True)
     with contextlib.suppress(*_NOT_FOR_THIS):
         sch = schedule_of(merge_axes(sch))
+    with contextlib.suppress(*_NOT_FOR_THIS):
+        return _conditional(sch)
     for block in blocks(sch):
         schedule_elementwise(sch, block)
+    return sch.mod["main"]
+
+
+def _conditional(sch: s_tir.Schedule) -> tirx.PrimFunc:
+    """Return an elementwise function of one block whose threads load vectors of what conditions choose, then compute.
+
+    Raises ScheduleError where the rows do not fill vectors, or conditions are not the same for all elements of one.
+    """
+    (whole, *_) = blocks(sch)
+    width = vector_width(sch, whole, extents(sch, sch.get_loops(whole))[-1]) if sch.get_loops(whole) else 1
+    if width == 1:
+        raise ScheduleError("rows do not fill vectors")
+    sch = schedule_of(part_conditional_loads(sch, width))
+    *parts, block = blocks(sch)
+    if not all(is_aligned(sch, part, load, width) for part in parts for load in loads(sch.get(part).body)):
+        raise ScheduleError("vectors would cross a boundary")
+    for part in parts:
+        sch.set_scope(part, 0, "local")
+    thread = vectorize(sch, block)
+    for part in reversed(parts):
+        sch.compute_at(part, thread, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(part)[-1])
     return sch.mod["main"]
 
 

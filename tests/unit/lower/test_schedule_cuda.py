@@ -74,6 +74,20 @@ def shared_bytes(body: Any) -> int:
     return sum(sizes)
 
 
+def relax_rotary(x: Any, cos: Any, sin: Any) -> Any:
+    """Write a rotary embedding as transformers does; half of a head of 40 fills no vectors."""
+    half = int(cos.ty.shape[1]) // 2
+    wide = R.astype(x, F)
+    first, second = R.strided_slice(wide, [3], [0], [half]), R.strided_slice(wide, [3], [half], [2 * half])
+    turned = R.concat([R.negative(second), first], -1)
+    return R.astype(R.add(R.multiply(wide, cos), R.multiply(turned, sin)), x.ty.dtype)
+
+
+def rotary(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    first, second = np.split(x, 2, -1)
+    return x * cos + np.concatenate((-second, first), -1) * sin
+
+
 def softmax(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
@@ -307,6 +321,9 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
         [((2, "n", 64), H), ((2, "n", 33), H)],
         [3, 40],
     ),
+    ("rotary", relax_rotary, rotary, [((2, 3, 5, 64), H), ((5, 64), F), ((5, 64), F)], [0]),
+    ("rotary_dyn", relax_rotary, rotary, [(("n", 3, 5, 32), F), ((5, 32), F), ((5, 32), F)], [1, 3]),
+    ("rotary_narrow", relax_rotary, rotary, [((2, 3, 5, 40), H), ((5, 40), F), ((5, 40), F)], [0]),
     ("lookups", relax_lookups, lookups, [(("n", 2), F), ((7, 64), F)], [1, 9, 40]),
     ("slice", lambda x: R.strided_slice(x, [1], [1], [17]), lambda x: x[:, 1:17], [(("n", 24), H)], [3]),
     ("sum_rows", lambda x: R.sum(x, axis=[0]), lambda x: x.sum(0), [((4096, 96), F)], [0]),
@@ -520,6 +537,15 @@ def test_booleans_make_no_vectors(make: Callable[..., Any], dtypes: list[str]) -
     (primfunc,) = functions(make, *(((64, 64), dtype) for dtype in dtypes))
     source, _ = lower(schedule_cuda(primfunc, TARGET))
     assert not re.search(r"u(short|char)[248]", source[source.rindex("__global__") :])
+
+
+def test_rotary_embeddings_load_vectors() -> None:
+    """The condition that chooses the half of a row is the same for all elements of a vector."""
+    (primfunc,) = functions(relax_rotary, ((2, 3, 5, 64), H), ((5, 64), F), ((5, 64), F))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    kernel = source[source.rindex("__global__") :]
+    assert len(re.findall(r"= \*\(uint4\*\)\(p0", kernel)) == 3, "one from its own place, one of two others"
+    assert not re.search(r"p0\[", kernel), "no element is loaded alone"
 
 
 @pytest.mark.parametrize(
