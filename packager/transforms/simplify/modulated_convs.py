@@ -88,11 +88,15 @@ def _written(modulated: _Modulated, bind: _Bind) -> Any:
     total = bind(op.add(bind(op.sum(squares, [1], keepdims=True)), relax.const(TINY, "float32")))
     root = bind(op.reshape(bind(op.sqrt(total)), [filters, 1, 1, 1]))
     result = bind(rebuild_call(modulated.call, data, bind(op.divide(weights, root)), groups=1))
-    shares = bind(op.reshape(bind(op.divide(squares, total)), [1, filters, channels]))
-    factors = bind(op.reshape(style, [images, 1, channels]))
+    # Of one image without an axis for it: sums of rows have no axes of one element between.
+    shares = bind(op.divide(squares, total))
+    factors = style
+    if images > 1:
+        shares = bind(op.reshape(shares, [1, filters, channels]))
+        factors = bind(op.reshape(style, [images, 1, channels]))
     squared = bind(op.multiply(factors, factors))
-    small = bind(op.divide(relax.const(modulated.epsilon, "float32"), bind(op.reshape(total, [1, filters]))))
-    norm = bind(op.add(bind(op.sum(bind(op.multiply(squared, shares)), [2])), small))
+    small = bind(op.divide(relax.const(modulated.epsilon, "float32"), bind(op.reshape(total, [filters]))))
+    norm = bind(op.add(bind(op.sum(bind(op.multiply(squared, shares)), [-1])), small))
     scale = bind(op.divide(relax.const(1.0, "float32"), bind(op.sqrt(norm))))
     return op.multiply(result, bind(op.reshape(scale, [images, filters, 1, 1])))
 
