@@ -67,6 +67,8 @@ def main() -> None:
     interruption.install()
     hide_torch.install()
     warnings.showwarning = _show_warning
+    if sys.stdout is None:  # closed before packager began
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
     code = _printed(_run())
     # CPython remembers a KeyboardInterrupt that passed through an exec() of text (dataclasses use it) and, however it
     # was handled, would end the process by SIGINT instead of this code. Another exec() of text makes it forget.
@@ -119,8 +121,7 @@ def _run() -> int:
 def _printed(code: int) -> int:
     """Write what stdout still buffers, where Python would fail at its end with a code of its own."""
     try:
-        if sys.stdout is not None:  # it is None if it was closed before packager began
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more
         return _not_written(error) if error.errno in _NO_ROOM else (code or 1)

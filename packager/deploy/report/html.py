@@ -37,7 +37,7 @@ def render_page(page: Page) -> bytes:
             data=data_text(page),
             script=script,
         )
-        .encode()
+        .encode(errors="replace")  # the title: a file's name may have bytes that are no UTF-8
     )
 
 

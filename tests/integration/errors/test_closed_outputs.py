@@ -50,3 +50,10 @@ def test_a_bundle_that_is_none(cli: Cli, tmp_path: Path, name: str) -> None:
         assert done.returncode == code
         assert message in done.stderr
         assert f"hint: {hint}" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_without_a_stdout_nothing_is_printed(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command(*arguments)]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, env=environment({}, tmp_path), text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

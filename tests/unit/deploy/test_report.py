@@ -245,6 +245,12 @@ def test_two_bundles(scale: Path, profile: Path, tmp_path: Path) -> None:
     assert [f["label"] for f in one["figures"]] == [f["label"] for f in two["figures"]]
 
 
+def test_a_file_name_that_is_no_utf8(scale: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd\udcff.so"
+    odd.write_bytes(scale.read_bytes())
+    make_report(tmp_path, odd)
+
+
 def test_it_is_the_same_twice(scale: Path, profile: Path, tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
