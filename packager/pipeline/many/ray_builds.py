@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import shutil
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from packager.bundle.hashing import digest, digest_of_folder
-from packager.bundle.staging import replacing
+from packager.bundle.staging import replacing, temporary_folder
 from packager.errors import last_line
 from packager.pipeline.cache_key import package_versions
 from packager.pipeline.many.process import Case, Outcome, Processes
@@ -92,15 +90,14 @@ class RayBuilds:
 
 def _build(name: str, arguments: tuple[str, ...], file: str, jobs: int) -> Built:
     """Build in the folder that the node got. Runs on a node."""
-    output = Path(tempfile.mkdtemp(prefix="packager-ray-"))
     processes = Processes(jobs)
-    try:
-        outcome = processes.build(Case(name, arguments, Path.cwd(), output / file))
-        files = {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
-        return Built(outcome, files if not outcome.code else {}, _software(), platform.node())
-    finally:
-        processes.stop()
-        shutil.rmtree(output, ignore_errors=True)
+    with temporary_folder("ray") as output:  # of a task that is cancelled the next one removes it
+        try:
+            outcome = processes.build(Case(name, arguments, Path.cwd(), output / file))
+            files = {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
+            return Built(outcome, files if not outcome.code else {}, _software(), platform.node())
+        finally:
+            processes.stop()
 
 
 def _software() -> str:
