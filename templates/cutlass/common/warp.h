@@ -71,6 +71,18 @@ __device__ inline uint4 load_once(const void *from) {
   return x;
 }
 
+/* Copies 16 bytes to shared memory, or zeros; a thread sees its own as soon as it has waited. */
+__device__ inline void copy_async(uint4 *to, const void *from, bool exists) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to)), size = exists ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(size) : "memory");
+}
+/* Ends a group of copies; waits until all but the last `kLeft` groups are there. */
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
 /* Halves of two registers: both low ones, or both high ones. */
 __device__ inline uint32_t low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
@@ -110,13 +122,28 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
-/* A float of the shared memory of another block of the cluster, at the same place. */
+/* A float, or four, of the shared memory of another block of the cluster, at the same place. */
+__device__ inline uint32_t place_of_block(const float *place, uint32_t rank) {
+  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place));
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+#endif
+  return address;
+}
 __device__ inline float of_block(const float *place, uint32_t rank) {
   float x = 0.0f;
 #if __CUDA_ARCH__ >= 900
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place));
-  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(place_of_block(place, rank)) : "memory");
+#endif
+  return x;
+}
+__device__ inline float4 quad_of_block(const float *place, uint32_t rank) {
+  float4 x = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(place_of_block(place, rank))
+               : "memory");
 #endif
   return x;
 }

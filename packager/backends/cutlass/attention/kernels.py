@@ -29,10 +29,10 @@ SM90_DEPTHS = (32, 48, 64, 96, 128, 160, 192, 256)
 SM90_MEGABYTES = 4600
 SM80_MEGABYTES = 600
 SPLIT_MEGABYTES = 300
-# As in attention_split.h: the largest head dim of a kernel, rows of a block, blocks that share a workspace, their
-# counters, and dims of values that a block has.
+# As in attention_split_problem.h: the largest head dim of a kernel, rows of a block, parts that share a workspace, and
+# their counters.
 SPLIT_DEPTHS = (64, 128, 256)
-SPLIT_ROWS, SPLIT_BLOCKS, SPLIT_COUNTER_BYTES, SPLIT_VALUES = 16, 768, 1 << 14, 128
+SPLIT_ROWS, SPLIT_PARTS, SPLIT_COUNTER_BYTES = 16, 768, 1 << 14
 CLUSTER = 8
 
 
@@ -146,8 +146,8 @@ class Sm80Attention(_Kernel):
 class SplitAttention(KernelConfig):
     """A kernel for few rows of queries, whose blocks share the keys; ``depth`` is the maximum of both head dims.
 
-    ``cluster`` blocks exchange their results in shared memory, which needs sm_90a; with 0 as many blocks as fill the
-    GPU do so through a workspace.
+    ``cluster`` blocks exchange their results in shared memory, which needs sm_90a, before they do so through a
+    workspace; with 0 all do.
     """
 
     dtype: str
@@ -164,7 +164,7 @@ class SplitAttention(KernelConfig):
     @property
     def barrier_bytes(self) -> int:
         """Bytes at the start of a problem's workspace that must be zero before a launch."""
-        return 0 if self.cluster else SPLIT_COUNTER_BYTES
+        return SPLIT_COUNTER_BYTES
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -193,9 +193,8 @@ def split_kernels(form: AttentionForm, clusters: bool) -> tuple[SplitAttention, 
 
 
 def split_workspace(rows: int, value_depth: int) -> int:
-    """Return the bytes of a workspace for partial results of ``rows`` rows a block."""
-    values = min(value_depth, SPLIT_VALUES)
-    return SPLIT_COUNTER_BYTES + SPLIT_BLOCKS * min(rows, SPLIT_ROWS) * (values + 2) * 4
+    """Return the bytes of a workspace for partial results of ``rows`` rows a tile: six floats for each four values."""
+    return SPLIT_COUNTER_BYTES + SPLIT_PARTS * min(rows, SPLIT_ROWS) * value_depth * 6
 
 
 def portfolio(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packager.backends.cutlass.attention.kernels import (
-    CLUSTER,
     AttentionForm,
     AttentionKernel,
     Bias,
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 MOST_SPLIT_QUERIES, LEAST_SPLIT_KEYS = 16, 256
-# What a block of a cluster may read: a multiprocessor reads some 50 bytes in a nanosecond, exchange through memory
-# takes two microseconds.
-MOST_CLUSTER_BYTES = 1 << 19
+# Clusters of eight that an H200 has room for at a time, with two blocks on each multiprocessor.
+MOST_CLUSTERS = 32
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,6 @@ def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Rankin
     groups = f" groups of {attention.k.group}" if attention.k.group > 1 else ""
     text = f"attention {form.dtype} {size} {depths} {mask}{groups}"
     if _has_few_rows(attention) and (split := split_kernels(form, clusters=True)):
-        # Through memory on all multiprocessors, where what a cluster reads takes longer than another round.
         ranking = rank(text, options.arch, split[:: 1 if _fits_clusters(attention) else -1], split_kernels(form, False))
         return replace(ranking, workspace=split_workspace(attention.k.group * attention.queries, form.value_depth))
     return rank(text, options.arch, newest if _is_small(attention) else newest[::-1], plain)
@@ -102,12 +99,10 @@ def _has_few_rows(attention: Attention) -> bool:
 
 
 def _fits_clusters(attention: Attention) -> bool:
-    """Whether clusters, one for each head of keys and 16 rows, are one wave and read as fast as all multiprocessors."""
+    """Whether an H200 has room for clusters of all heads of keys, with 16 rows each, at a time."""
     batch = attention.batch if isinstance(attention.batch, int) else 8
-    keys = attention.keys if isinstance(attention.keys, int) else 1024
-    tiles = batch * attention.heads // attention.k.group * -(-attention.k.group * attention.queries // 16)
-    nbytes = 2 * keys * (attention.depth + attention.value_depth) // CLUSTER
-    return tiles * CLUSTER <= 4 * 132 and (tiles * CLUSTER >= 132 or nbytes <= MOST_CLUSTER_BYTES)
+    tiles: int = batch * attention.heads // attention.k.group * -(-attention.k.group * attention.queries // 16)
+    return tiles <= MOST_CLUSTERS
 
 
 def _is_small(attention: Attention) -> bool:

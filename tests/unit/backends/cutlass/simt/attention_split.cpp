@@ -4,13 +4,14 @@ extern "C" {
 #include "packager_cuda.h"
 }
 #include "attention_split.h"
+#include "attention_split_fill.h"
 
 namespace {
 template <class Type, int kDepth>
 void run(const pk::SplitParams &params, const pk_cuda_launch_t &launch, int cluster) {
   simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, cluster ? cluster : 1, [&](char *memory) {
-    cluster ? pk::split_attention<Type, kDepth, true>(params, memory)
-            : pk::split_attention<Type, kDepth, false>(params, memory);
+    cluster ? pk::split_attention<Type, kDepth, 8>(params, memory)
+            : pk::split_attention<Type, kDepth, 0>(params, memory);
   });
 }
 template <class Type>

@@ -8,6 +8,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -27,8 +28,13 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<char> memory;
 };
+struct Copy {
+  void *to;
+  uint4 value;
+};
 struct Fiber {
   ucontext_t context;
+  std::deque<std::vector<Copy>> copies{1};  // groups, the last of which is open
   std::unique_ptr<char[]> stack;
   Block *block;
   uint3 index;
@@ -121,7 +127,7 @@ inline void launch(const uint32_t (&blocks)[3], int threads, uint32_t shared, in
 
 inline void __syncthreads() { simt::meet(simt::grid->running->block->barrier, simt::threads()); }
 inline void __threadfence() {}
-inline float __ldcg(const float *from) { return *from; }
+inline float2 __ldcg(const float2 *from) { return *from; }
 inline uint32_t atomicAdd(uint32_t *at, uint32_t value) {
   const uint32_t before = *at;
   *at += value;

@@ -21,6 +21,18 @@ inline uint4 load_once(const void *from) {
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) abort();
   return *static_cast<const uint4 *>(from);
 }
+/* Copies are made as late as a kernel allows: when it waits for them. */
+inline void copy_async(uint4 *to, const void *from, bool exists) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) abort();
+  simt::grid->running->copies.back().push_back({to, exists ? load_once(from) : uint4{0, 0, 0, 0}});
+}
+inline void end_copies() { simt::grid->running->copies.emplace_back(); }
+template <int kLeft>
+inline void wait_for_copies() {
+  for (auto &copies = simt::grid->running->copies; copies.size() > kLeft + 1; copies.pop_front()) {
+    for (const simt::Copy &copy : copies.front()) *static_cast<uint4 *>(copy.to) = copy.value;
+  }
+}
 inline uint32_t low_halves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
 inline uint32_t high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
 inline uint32_t low_bytes(uint32_t word, uint32_t above) {
@@ -47,8 +59,11 @@ inline bool any_lane(bool x) {
 inline void wait_for_earlier() {}
 inline void release_next() {}
 inline void cluster_sync() { simt::meet(simt::grid->barrier, int(simt::grid->fibers.size())); }
-inline float of_block(const float *place, uint32_t rank) {
+template <class Value>
+inline Value value_of_block(const float *place, uint32_t rank) {
   const char *memory = simt::grid->running->block->memory.data();
   const size_t offset = reinterpret_cast<const char *>(place) - memory;
-  return *reinterpret_cast<const float *>(simt::grid->cluster[rank].memory.data() + offset);
+  return *reinterpret_cast<const Value *>(simt::grid->cluster[rank].memory.data() + offset);
 }
+inline float of_block(const float *place, uint32_t rank) { return value_of_block<float>(place, rank); }
+inline float4 quad_of_block(const float *place, uint32_t rank) { return value_of_block<float4>(place, rank); }
