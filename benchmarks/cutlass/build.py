@@ -218,7 +218,7 @@ def trial_kernels(problem: Problem) -> list[KernelConfig]:
     """Return kernels for a convolution whose tiles may be worth a place in the portfolio."""
     if not isinstance(problem, Conv) or problem.form != HALF:
         return []
-    if problem.channels % 8 and not isinstance(problem, Stem):
+    if problem.groups > 1 or (problem.channels % 8 and not isinstance(problem, Stem)):
         return []
     known = {config.name for config in candidates(problem)}
     if isinstance(problem, Stem):
@@ -245,6 +245,8 @@ def _of_convolution(problem: Conv) -> Ranking:
 def _shape(problem: Conv) -> ConvShape:
     window, padding, stride = ((number, number) for number in (problem.window, problem.padding, problem.stride))
     shape = ConvShape(problem.rows, problem.channels, problem.filters, window, padding, stride, (1, 1))
+    if problem.groups > 1:
+        return replace(shape, groups=problem.groups)
     if not isinstance(problem, Stem):
         return shape
     top = (problem.padding + problem.above) // problem.fold

@@ -19,6 +19,7 @@ class Conv:
     stride: int
     form: Form = HALF
     family: str = ""
+    groups: int = 1
 
     group = "conv"
 
@@ -26,7 +27,8 @@ class Conv:
     def name(self) -> str:
         """The name in files and options."""
         sizes = f"conv_b{self.batch}_{self.size}_{self.channels}_{self.filters}_{self.window}x{self.window}"
-        return name_of(sizes + (f"s{self.stride}" if self.stride > 1 else ""), self.form, self.family)
+        more = (f"s{self.stride}" if self.stride > 1 else "") + (f"_g{self.groups}" if self.groups > 1 else "")
+        return name_of(sizes + more, self.form, self.family)
 
     @property
     def padding(self) -> int:
@@ -46,12 +48,14 @@ class Conv:
     @property
     def is_product(self) -> bool:
         """Whether packager takes it as a matrix product."""
-        return self.window == self.stride == 1
+        return self.window == self.stride == self.groups == 1
 
     @property
     def nbytes(self) -> int:
         """Bytes of operands and result."""
-        operands = self.batch * self.size**2 * self.channels + self.filters * self.window**2 * self.channels
+        operands = (
+            self.batch * self.size**2 * self.channels + self.filters * self.window**2 * self.channels // self.groups
+        )
         return SIZES[self.form.dtype] * operands + SIZES[self.form.out] * self.rows * self.filters
 
 

@@ -17,6 +17,7 @@ from benchmarks.cutlass.block_cases import block_case
 from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.launch import AttentionProblem, GemmProblem, conv_problem, stem_problem
 from benchmarks.cutlass.problems import Attention, BlockProduct, Problem, Product
+from packager.backends.cutlass.conv.groups import pack_groups
 
 DTYPE = torch.float16
 # Of the Euclidean norm, and of one element. Rounding a result to fp16 is 2.8e-4 of the norm, and at most 4.9e-4 of one.
@@ -175,18 +176,19 @@ def _attention_problem(
 def _convolution(problem: Conv, random: Random, count: int) -> Case:
     batch, size, channels, filters = problem.batch, problem.size, problem.channels, problem.filters
     window, (stride, padding) = problem.window, ((number, number) for number in (problem.stride, problem.padding))
-    scale = (window**2 * channels) ** -0.5
+    inner = channels // problem.groups
+    scale = (window**2 * inner) ** -0.5
     sets = [
-        (random(batch, size, size, channels), random(filters, window, window, channels, scale=scale), random(filters))
+        (random(batch, size, size, channels), random(filters, window, window, inner, scale=scale), random(filters))
         for _ in range(count)
     ]
     outputs = [_unwritten(x, batch, problem.out_size, problem.out_size, filters) for x, _, _ in sets]
 
     def by_two(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(x, w, bias, stride, padding).relu_()
+        return functional.conv2d(x, w, bias, stride, padding, groups=problem.groups).relu_()
 
     def by_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.cudnn_convolution_relu(x, w, bias, stride, padding, (1, 1), 1)
+        return torch.cudnn_convolution_relu(x, w, bias, stride, padding, (1, 1), problem.groups)
 
     padded: list[torch.Tensor] = []
 
@@ -195,6 +197,9 @@ def _convolution(problem: Conv, random: Random, count: int) -> Case:
             x, w = _padded(problem, x, w)
             padded.extend((x, w))
             return stem_problem(problem, x=x.data_ptr(), w=w.data_ptr(), bias=bias.data_ptr(), y=y.data_ptr())
+        if problem.groups > 1:
+            w = torch.from_numpy(pack_groups(w.cpu().numpy(), channels, problem.groups)).to(w.device)
+            padded.append(w)
         if problem.is_product:
             return _gemm(x, w, bias, y, (0, problem.rows, filters, channels))
         return conv_problem(problem, x=x.data_ptr(), w=w.data_ptr(), bias=bias.data_ptr(), y=y.data_ptr())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cutlass.convolutions import Conv, Stem
+from packager.backends.cutlass.conv.groups import group_width, part_channels
 
 ALIGNMENT = 128  # of arguments, some of which begin with tensor maps
 PROGRAMMATIC = 1  # PK_CUDA_PROGRAMMATIC
@@ -61,6 +62,7 @@ class ConvProblem(ctypes.Structure):
         *[(name, ctypes.c_int64) for name in ("batch", "height", "width", "channels", "filters")],
         *[(name, ctypes.c_int64) for name in ("out_height", "out_width")],
         *[(name, _Pair) for name in ("window", "padding", "stride", "dilation")],
+        *[(name, ctypes.c_int64) for name in ("groups", "part")],
     )
 
 
@@ -94,6 +96,9 @@ def conv_problem(problem: Conv, **addresses: int) -> ConvProblem:
     for name, number in (("window", problem.window), ("padding", problem.padding), ("stride", problem.stride)):
         getattr(made, name)[:] = (number, number)
     made.dilation[:] = (1, 1)
+    if problem.groups > 1:
+        sizes = problem.channels, problem.filters, problem.groups
+        made.groups, made.part = problem.groups, part_channels(*sizes, group_width(*sizes))
     return made
 
 

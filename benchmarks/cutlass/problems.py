@@ -149,6 +149,12 @@ _WIDE = (
 )
 # The first layers of ResNet, VGG and MobileNet, in the form of _LAYERS.
 _STEMS = ((224, 3, 64, 7, 2), (224, 3, 64, 3, 1), (224, 3, 32, 3, 2))
+# Batch, image, channels, window, stride and groups: ResNeXt-50, RegNetX-800MF and RegNetY-8GF, ShuffleNet.
+_GROUPS = (
+    *((16, 56, 128, 3, 1, 32), (16, 56, 256, 3, 2, 32), (16, 28, 256, 3, 1, 32), (16, 14, 512, 3, 1, 32)),
+    *((16, 7, 1024, 3, 1, 32), (1, 56, 128, 3, 1, 32), (1, 14, 512, 3, 1, 32), (16, 28, 128, 3, 1, 8)),
+    *((16, 14, 288, 3, 1, 18), (16, 14, 896, 3, 1, 16), (16, 7, 2016, 3, 1, 9), (16, 28, 240, 1, 1, 3)),
+)
 FP16: dict[str, tuple[Problem, ...]] = {
     "gemm": (
         *(Product(m, n, k) for n, k in _WIDTHS for m in (1, 16, 128, 2048, 8192)),
@@ -180,6 +186,10 @@ FP16: dict[str, tuple[Problem, ...]] = {
     ),
     "conv": tuple(Conv(batch, *layer) for batch in (1, 8, 32) for layer in _LAYERS),
     "conv_wide": tuple(Conv(*sizes) for sizes in _WIDE),
+    "groups": tuple(
+        Conv(batch, size, channels, channels, window, stride, groups=groups)
+        for batch, size, channels, window, stride, groups in _GROUPS
+    ),
     "stem": (
         *(Stem(batch, *layer) for batch in (1, 8, 32) for layer in _STEMS),
         *(Stem(*sizes) for sizes in ((16, 80, 16, 16, 3, 1), (8, 128, 32, 32, 3, 1), (8, 112, 8, 8, 11, 1))),

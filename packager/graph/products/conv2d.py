@@ -27,17 +27,31 @@ class Convolution:
     padding: tuple[int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
+    groups: int = 1
 
     @property
     def is_product(self) -> bool:
         """Whether it is a GEMM of the image's pixels and the filters."""
-        return self.window == self.stride == (1, 1) and self.padding == (0, 0) and self.result == self.image
+        return (
+            self.groups == 1
+            and self.window == self.stride == (1, 1)
+            and self.padding == (0, 0)
+            and self.result == self.image
+        )
 
 
-def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
-    """Return the convolution that a variable is bound to, of any types; None if its layout or size is another."""
+def read_geometry(flow: Dataflow, anchor: Any, *, grouped: bool = False) -> Convolution | None:
+    """Return the convolution that a variable is bound to, of any types; None if its layout or size is another.
+
+    Those of several groups are taken where they may be ``grouped``.
+    """
     conv = read_convolution(flow, anchor)
-    if conv is None or conv.transposed or conv.groups != 1 or not (conv.channels_last and conv.weights_last):
+    if (
+        conv is None
+        or conv.transposed
+        or (conv.groups != 1 and not grouped)
+        or not (conv.channels_last and conv.weights_last)
+    ):
         return None
     if len(conv.window) != 2 or min(conv.before) < 0 or not flow.is_constant(conv.weights):
         return None
@@ -46,11 +60,11 @@ def read_geometry(flow: Dataflow, anchor: Any) -> Convolution | None:
     pairs = (conv.image, conv.result, conv.window, conv.before, conv.stride, conv.dilation)
     image, result, window, padding, stride, dilation = ((pair[0], pair[1]) for pair in pairs)
     sizes = (conv.dtype, conv.batch, image, conv.channels, conv.filters)
-    return Convolution(*sizes, result, window, padding, stride, dilation)
+    return Convolution(*sizes, result, window, padding, stride, dilation, conv.groups)
 
 
 def most_rows(conv: Convolution, flops: int) -> int:
     """Return the pixels of the result at the largest batch, of which a call takes ``flops``."""
-    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels
+    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels // conv.groups
     batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
     return batch * math.prod(conv.result)

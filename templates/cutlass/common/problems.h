@@ -52,16 +52,19 @@ typedef struct {
   float softcap; /* scores become softcap * tanh(scores / softcap) before the mask; 0: they do not */
 } pk_attention_t;
 
-/* y = act(x * w + bias + residual): NHWC data, OHWI weights. */
+/* y = act(x * w + bias + residual): NHWC data, OHWI weights. With groups, which are runs of channels and of filters, a
+ * tile of filters reads `part` channels from the first of its first filter's group on: w has zeros where these are not
+ * of a filter's group. */
 typedef struct {
   const void *x;        /* [batch, height, width, channels] */
-  const void *w;        /* [filters, window height, window width, channels] */
+  const void *w;        /* [filters, window height, window width, channels or part] */
   const void *bias;     /* [filters], or NULL */
   const void *residual; /* as y, or NULL */
   void *y;              /* [batch, out_height, out_width, filters] */
   void *workspace;
   int64_t batch, height, width, channels, filters, out_height, out_width;
   int64_t window[2], padding[2], stride[2], dilation[2]; /* of height, width */
+  int64_t groups, part;                                  /* 0 where all channels are one group */
 } pk_conv_t;
 
 #endif /* PK_CUTLASS_PROBLEMS_H_ */

@@ -27,10 +27,11 @@ inline int64_t end_padding(const pk_conv_t &conv, int axis) {
  * the problem. Extents, and the offsets of elements within a tensor, are ints in CUTLASS. */
 inline bool takes(const pk_conv_t &conv, int64_t size, int64_t wide, int64_t wide_d, bool residual) {
   const double x = double(conv.batch) * conv.height * conv.width * conv.channels;
-  const double w = double(conv.filters) * conv.window[0] * conv.window[1] * conv.channels;
+  const int64_t part = conv.groups ? conv.part : conv.channels;
+  const double w = double(conv.filters) * conv.window[0] * conv.window[1] * part;
   const double y = double(conv.batch) * conv.out_height * conv.out_width * conv.filters;
   for (const int64_t extent : {conv.batch, conv.height, conv.width, conv.channels, conv.filters, conv.out_height,
-                               conv.out_width, conv.window[0], conv.window[1]}) {
+                               conv.out_width, conv.window[0], conv.window[1], part}) {
     if (extent < 1) return false;
   }
   if (std::max({x, w, y}) > INT32_MAX) return false;
@@ -40,7 +41,8 @@ inline bool takes(const pk_conv_t &conv, int64_t size, int64_t wide, int64_t wid
       return false;
     if (covered(conv, axis) > INT32_MAX) return false;
   }
-  if (conv.channels % wide || conv.filters % wide_d) return false;
+  if (conv.channels % wide || part % wide || conv.filters % wide_d) return false;
+  if (conv.groups < 0 || (conv.groups && (conv.channels % conv.groups || conv.filters % conv.groups))) return false;
   if (!conv.x || !conv.w || !conv.y || residual != (conv.residual != nullptr)) return false;
   for (const void *pointer : {conv.x, conv.w}) {
     if (reinterpret_cast<uintptr_t>(pointer) % (size * wide)) return false;

@@ -106,6 +106,46 @@ struct Windows : Im2col<Element, Weight, Accumulator, Tile, Cluster, Stages, Sch
   }
 };
 
+/* The same for groups: a tile of filters reads the part of the channels that theirs have. */
+template <class Element, class Weight, class Accumulator, class Tile, class Cluster, class Stages, class Schedule>
+struct GroupedWindows : Windows<Element, Weight, Accumulator, Tile, Cluster, Stages, Schedule> {
+  static_assert(size<1>(Cluster{}) == 1, "tiles of other filters read other channels");
+  using Ungrouped = Windows<Element, Weight, Accumulator, Tile, Cluster, Stages, Schedule>;
+  struct Params : Ungrouped::Params {
+    int channels, filters;  // of a group
+  };
+  struct Arguments : Ungrouped::Arguments {
+    int channels, filters;
+  };
+
+  static Params to_underlying_arguments(MatrixShape const &shape, Arguments const &arguments, void *workspace) {
+    return {Ungrouped::to_underlying_arguments(shape, arguments, workspace), arguments.channels, arguments.filters};
+  }
+
+  /* The first tensor says how many steps there are: TMA's own is of all channels. */
+  CUTLASS_DEVICE auto load_init(MatrixShape const &problem, Params const &params) {
+    auto [x, one_w, w] = Ungrouped::load_init(problem, params);
+    const int steps = ceil_div(get<0>(get<2>(problem)), int(size<2>(Tile{})));
+    auto tiles = x.layout().layout_b();  // of rows, of channels and places in the window
+    auto extents = replace<3>(tiles.shape(), replace<0>(shape<3>(tiles), steps));
+    auto part = make_composed_layout(x.layout().layout_a(), x.layout().offset(), make_layout(extents, tiles.stride()));
+    return cute::make_tuple(make_tensor(x.data(), part), one_w, w);
+  }
+
+  template <class X, class OneW, class W, class Steps, class Coord>
+  CUTLASS_DEVICE void load(Params const &params, typename Ungrouped::MainloopPipeline pipeline,
+                           typename Ungrouped::PipelineState state, cute::tuple<X, OneW, W> const &inputs,
+                           Coord const &coord, Steps steps, int count, int thread, uint32_t block,
+                           typename Ungrouped::TensorStorage &shared) {
+    const int group = int(get<1>(coord)) * int(size<1>(Tile{})) / params.filters;
+    const auto place = get<0>(inputs).data().coord_;  // channel, (column, row), image, ...
+    auto moved = as_arithmetic_tuple(replace<0>(place, get<0>(place) + group * params.channels));
+    auto x = make_tensor(ArithmeticTupleIterator(moved), get<0>(inputs).layout());
+    Ungrouped::load(params, pipeline, state, cute::make_tuple(x, get<1>(inputs), get<2>(inputs)), coord, steps, count,
+                    thread, block, shared);
+  }
+};
+
 #ifdef PK_HOST
 /* Whether a problem can be solved by rows of its window, and makes it so: what lies in one row of the window, all its
  * columns' channels, is contiguous. It becomes the channels of a pixel, and neighboring pixels overlap. That needs
@@ -120,20 +160,22 @@ inline bool make_rows(pk_conv_t &conv, int64_t size) {
 }
 
 /* `thread` is what the epilogue computes with. */
-template <class Kernel, class Element, class Weight, class ElementD, bool kResidual, bool kRows, class Thread>
+template <class Kernel, class Element, class Weight, class ElementD, bool kResidual, bool kRows, bool kGroups, class Thread>
 int32_t fill(const pk_cuda_device_t &device, const pk_conv_t &problem, const Thread &thread, void *arguments,
              pk_cuda_launch_t *launch) {
   constexpr int kWide = 16 / sizeof(Element);
   pk_conv_t conv = problem;
+  if (kGroups != (conv.groups != 0)) return -1;
   if (!takes(conv, sizeof(Element), kRows ? 1 : kWide, kWide, kResidual)) return -1;
   if (kRows && (!make_rows(conv, sizeof(Element)) || !takes(conv, sizeof(Element), kWide, kWide, kResidual))) return -1;
   const int batch = conv.batch, height = conv.height, width = conv.width, channels = conv.channels;
   const int filters = conv.filters, rows = conv.batch * conv.out_height * conv.out_width;
+  const int part = kGroups ? conv.part : channels;
   const int window[2] = {int(conv.window[0]), int(conv.window[1])};
   using Extents = ConvShape::TensorExtent;
   using Pair = ConvShape::SpatialExtent;
   using Strides = ConvShape::TensorStride;
-  const Extents extents_w{filters, window[0], window[1], channels};
+  const Extents extents_w{filters, window[0], window[1], part};
   const int64_t pixel = problem.channels * (kRows ? problem.stride[1] : 1), row = problem.width * problem.channels;
   const ConvShape shape(
       cutlass::conv::Mode::kCrossCorrelation, Extents{batch, height, width, channels},
@@ -144,8 +186,12 @@ int32_t fill(const pk_cuda_device_t &device, const pk_conv_t &problem, const Thr
   if (shape.shape_C[1] != conv.out_height || shape.shape_C[2] != conv.out_width) return -1;
   typename Kernel::Arguments args{};
   args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
-  args.problem_shape = {rows, filters, {channels, window[1], window[0]}, 1};
-  args.mainloop = {shape, static_cast<const Element *>(conv.x), static_cast<const Weight *>(conv.w)};
+  args.problem_shape = {rows, filters, {part, window[1], window[0]}, 1};
+  args.mainloop.shape = shape;
+  args.mainloop.x = static_cast<const Element *>(conv.x), args.mainloop.w = static_cast<const Weight *>(conv.w);
+  if constexpr (kGroups) {
+    args.mainloop.channels = int(conv.channels / conv.groups), args.mainloop.filters = int(filters / conv.groups);
+  }
   if constexpr (kResidual) {
     args.epilogue.ptr_C = static_cast<const ElementD *>(conv.residual);
     args.epilogue.dC = {filters, {}, 0};

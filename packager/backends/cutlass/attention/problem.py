@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 MOST_SPLIT_QUERIES, LEAST_SPLIT_KEYS = 16, 256
-# Clusters of eight that an H200 has room for at a time, with two blocks on each multiprocessor.
-MOST_CLUSTERS = 32
+# Tiles of heads of keys and 16 rows up to which clusters of eight merge faster than all do through memory.
+MOST_CLUSTERED = 4
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ def _has_few_rows(attention: Attention) -> bool:
 
 
 def _fits_clusters(attention: Attention) -> bool:
-    """Whether an H200 has room for clusters of all heads of keys, with 16 rows each, at a time."""
+    """Whether there are so few heads of keys that many blocks share one; measured on an H100."""
     batch = attention.batch if isinstance(attention.batch, int) else 8
     tiles: int = batch * attention.heads // attention.k.group * -(-attention.k.group * attention.queries // 16)
-    return tiles <= MOST_CLUSTERS
+    return tiles <= MOST_CLUSTERED
 
 
 def _is_small(attention: Attention) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from packager.backends.cutlass.conv.groups import group_width, part_channels
 from packager.backends.cutlass.conv.kernels import (
     FULL_STEP,
     LARGEST_PIXEL,
     VECTOR_BYTES,
     ConvConfig,
+    group_portfolio,
     portfolio,
     row_portfolio,
 )
@@ -68,7 +70,8 @@ BEYOND = 0.6
 class ConvShape:
     """The size of a convolution; pairs are (height, width). ``rows`` are the pixels of its result.
 
-    ``width`` is the image's, 0 where it is not known.
+    ``width`` is the image's, 0 where it is not known. With ``groups`` of channels and filters, 0 if there are none, a
+    tile of filters reads a part of the channels.
     """
 
     rows: int
@@ -79,17 +82,27 @@ class ConvShape:
     stride: tuple[int, int]
     dilation: tuple[int, int]
     width: int = 0
+    groups: int = 0
 
     def __str__(self) -> str:
         """The shape as a part of the key of tuning records."""
         pairs = {name: getattr(self, name) for name in ("window", "padding", "stride", "dilation")}
         places = " ".join(f"{name} {first}x{second}" for name, (first, second) in pairs.items())
-        return f"{self.rows}x{self.filters}x{self.channels} {places}"
+        grouped = f" groups {self.groups}" if self.groups else ""
+        return f"{self.rows}x{self.filters}x{self.channels} {places}{grouped}"
 
     @property
     def product(self) -> GemmShape:
         """The size of the implicit GEMM."""
-        return GemmShape(self.rows, self.filters, self.channels * math.prod(self.window), 1)
+        return GemmShape(self.rows, self.filters, self.part * math.prod(self.window), 1)
+
+    @property
+    def part(self) -> int:
+        """The channels that a tile of filters reads."""
+        if not self.groups:
+            return self.channels
+        sizes = self.channels, self.filters, self.groups
+        return part_channels(*sizes, group_width(*sizes))
 
     @property
     def fits_im2col(self) -> bool:
@@ -110,8 +123,16 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
 
     def kernels(family: Family, margin: float = math.inf) -> list[ConvConfig]:
         dtype = multiplied(form.dtype, options)
-        made = portfolio(family, dtype, shape.channels, shape.filters, shape.window)
-        if family == "sm90" and shape.channels <= LARGEST_PIXEL and shape.fits_rows(ELEMENTS[dtype].size):
+        if shape.groups:
+            made = group_portfolio(dtype, shape.channels, shape.filters, shape.groups) if family == "sm90" else ()
+        else:
+            made = portfolio(family, dtype, shape.channels, shape.filters, shape.window)
+        if (
+            not shape.groups
+            and family == "sm90"
+            and shape.channels <= LARGEST_PIXEL
+            and shape.fits_rows(ELEMENTS[dtype].size)
+        ):
             made += row_portfolio(dtype, shape.channels * shape.window[1], shape.filters)
         fitting = [config for config in made if shape.fits_im2col or not isinstance(config.tile, Sm90Tile)]
         return fastest(form.apply(fitting, options), lambda config: _conv_microseconds(config, shape), margin)

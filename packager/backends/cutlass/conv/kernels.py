@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from packager.backends.cutlass.conv.groups import group_width
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelSource
 from packager.backends.cutlass.gemm.kernels import TYPES, Family, Sm80Tile, Sm90Tile, Tile, TiledConfig
@@ -39,6 +40,8 @@ SM90 = (
     Sm90Tile((128, 160, 64), schedule="cooperative"),
     Sm90Tile((128, 192, 64), schedule="cooperative"),
 )
+# Channels of a group from which on matrix instructions pay.
+LEAST_GROUP = 4
 # The maximum height and width of windows: kernels keep a bit for each row and column.
 LARGEST_WINDOW = 32
 
@@ -55,6 +58,9 @@ class ConvConfig(TiledConfig):
     Kernels by ``rows`` are for few channels: they take a row of the window as the channels of one pixel. x and w are
     padded with zeros so that a row of the window and a step along the width are multiples of 16 bytes; x also contains
     the padding along the width.
+
+    Kernels for ``groups`` multiply each tile of filters by the channels that these have (``part_channels``), of which
+    most are those of other groups where these are small.
     """
 
     tile: Tile
@@ -63,6 +69,7 @@ class ConvConfig(TiledConfig):
     out_alignment: int
     fixed: bool = False
     rows: bool = False
+    groups: bool = False
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
@@ -72,6 +79,8 @@ class ConvConfig(TiledConfig):
         if not {self.alignment, self.out_alignment} <= {full >> shift for shift in range(4)}:
             return "there is no such alignment"
         if isinstance(self.tile, Sm90Tile):
+            if self.groups and (self.rows or self.tile.cluster[1] > 1):
+                return "a tile reads the channels of its own groups"
             if self.dtype not in SM90_TYPES or self.fixed:
                 return "sm90 kernels multiply neither float32 nor a fixed number of channels"
             return "" if self.alignment == self.out_alignment == full else "TMA takes 16 bytes"
@@ -79,7 +88,7 @@ class ConvConfig(TiledConfig):
             return f"{self.alignment} elements cannot be copied"
         if self.tile.slices != 1 and (self.fixed or self.out_alignment % 4 != 0):
             return "slices need 4 filters at a time"
-        return "there are no sm80 kernels by rows" if self.rows else ""
+        return "there are no such sm80 kernels" if self.rows or self.groups else ""
 
     @property
     def family(self) -> Family:
@@ -97,7 +106,9 @@ class ConvConfig(TiledConfig):
         parts = ["pk_conv", self.family, ELEMENTS[self.dtype].short, self.tile.name]
         if isinstance(self.tile, Sm80Tile):
             parts += [f"a{self.alignment}x{self.out_alignment}"] + ["fixed"] * self.fixed
-        return "_".join([*parts, *(["rows"] * self.rows), self.form_name] + ["r"] * self.residual)
+        return "_".join(
+            [*parts, *(["rows"] * self.rows), *(["groups"] * self.groups), self.form_name] + ["r"] * self.residual
+        )
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -107,6 +118,7 @@ class ConvConfig(TiledConfig):
             archs,
             element=element.cutlass,
             rows=self.rows,
+            groups=self.groups,
             instruction=(16, 8, 32 // element.size),
             alignment=self.alignment,
             alignment_d=self.out_alignment,
@@ -136,6 +148,20 @@ def portfolio(
     tma = dtype in SM90_TYPES and channels > full
     tiles = [*(_sm90_tiles(dtype, channels, filters) if tma else ()), *_sliced_tiles(dtype, channels)]
     return tuple(map(make, tiles))
+
+
+def group_portfolio(dtype: str, channels: int, filters: int, groups: int) -> tuple[ConvConfig, ...]:
+    """Return the kernels for a convolution of ``groups``, without epilogue; empty if none supports it.
+
+    All have tiles of as many filters: the weights are packed for it.
+    """
+    full = vector_of(dtype)
+    if dtype not in SM90_TYPES or channels % full or filters % full or channels // groups < LEAST_GROUP:
+        return ()
+    width = group_width(channels, filters, groups)
+    step = FULL_STEP // ELEMENTS[dtype].size
+    tiles = (Sm90Tile((height, width, step)) for height in (64, 128))
+    return tuple(ConvConfig(tile, dtype, full, full, groups=True) for tile in tiles)
 
 
 def row_portfolio(dtype: str, row: int, filters: int) -> tuple[ConvConfig, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
+from packager.backends.cutlass.conv.groups import group_width, pack_groups
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
@@ -20,7 +21,7 @@ from packager.graph.identity import IdentityMap
 from packager.graph.products.conv2d import Convolution, most_rows, read_geometry
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import bias_fits
-from packager.ir.primitives import Parameter
+from packager.ir.primitives import Packing, Parameter
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ConvProblem:
 
 def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> ConvProblem | None:
     """Return the problem of a chain, or None if no kernel supports it."""
-    conv = read_geometry(flow, chain.anchor)
+    conv = read_geometry(flow, chain.anchor, grouped=True)
     if conv is None or conv.dtype not in FLOATS:
         return None
     others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
@@ -58,7 +59,7 @@ def add_convolution(
     draft = group.add("gemm" if conv.is_product else "conv", ranking)
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
     draft.pointer(x, Parameter("argument", arguments[problem.x]))
-    draft.pointer(w, Parameter("argument", arguments[problem.w]))
+    draft.pointer(w, _weights(conv, arguments[problem.w], group))
     if chain.bias is not None:
         draft.pointer("bias", bias_parameter(chain.bias, conv.dtype, arguments, group))
     if chain.residual is not None:
@@ -82,12 +83,23 @@ def set_geometry(draft: FunctionDraft, conv: Convolution) -> None:
     draft.set(out_height=conv.result[0], out_width=conv.result[1])
     for name in ("window", "padding", "stride", "dilation"):
         draft.set(**{f"{name}[{axis}]": extent for axis, extent in enumerate(getattr(conv, name))})
+    if conv.groups > 1:
+        draft.set(groups=conv.groups, part=conv_shape(conv, 1).part)
+
+
+def _weights(conv: Convolution, argument: int, group: GroupDraft) -> Parameter:
+    """Return the weights: those of groups are spread over the channels that a tile of filters reads."""
+    if conv.groups == 1:
+        return Parameter("argument", argument)
+    layout = f"ohwi_g{conv.groups}x{group_width(conv.channels, conv.filters, conv.groups)}"
+    return group.packed(Packing(argument, layout, lambda weights: pack_groups(weights, conv.channels, conv.groups)))
 
 
 def conv_shape(conv: Convolution, rows: int) -> ConvShape:
     """Return the size of a convolution with this number of pixels of the result."""
     pairs = (conv.window, conv.padding, conv.stride, conv.dilation)
-    return ConvShape(rows, conv.channels, conv.filters, *pairs, width=conv.image[1])
+    groups = conv.groups if conv.groups > 1 else 0
+    return ConvShape(rows, conv.channels, conv.filters, *pairs, width=conv.image[1], groups=groups)
 
 
 def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from cutlass_kernel_builder import HostKernel, host_builds
 
-from packager.backends.cutlass.conv.kernels import ConvConfig, portfolio
+from packager.backends.cutlass.conv.kernels import ConvConfig, group_portfolio, portfolio
 from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
@@ -28,6 +28,7 @@ def all_kernels() -> set[ConvConfig]:
         for kernel in portfolio(family, dtype, channels, filters, (3, 3))
     }
     kernels |= {ConvConfig(Sm90Tile((64, 64, depth)), "float16", 8, 8, rows=True) for depth in (32, 64)}
+    kernels |= set(group_portfolio("float16", 512, 512, 32)) | set(group_portfolio("bfloat16", 512, 512, 2))
     kernels |= {replace(kernel, residual=True) for kernel in kernels}
     return kernels | {replace(kernel, activation=form) for kernel in kernels for form in ("relu", "silu")}
 
@@ -93,6 +94,7 @@ def test_what_no_kernel_can_be() -> None:
 BUILT = {
     "tma": ConvConfig(Sm90Tile((64, 64, 64)), "float16", 8, 8, activation="relu", residual=True),
     "rows": ConvConfig(Sm90Tile((128, 64, 32)), "bfloat16", 8, 8, rows=True),
+    "groups": ConvConfig(Sm90Tile((128, 64, 64)), "float16", 8, 8, groups=True),
     "sliced": ConvConfig(Sm80Tile((64, 64, 64), (32, 32), 8, 8), "float16", 8, 8),
     "fixed": ConvConfig(Sm80Tile((128, 64, 32), (64, 32), 4), "float16", 4, 8, fixed=True),
     "single": ConvConfig(Sm80Tile((64, 64, 32), (32, 32), 2), "float16", 1, 1),
@@ -107,6 +109,7 @@ class Problem(ctypes.Structure):
         *[(name, ctypes.c_int64) for name in ("batch", "height", "width", "channels", "filters")],
         *[(name, ctypes.c_int64) for name in ("out_height", "out_width")],
         *[(name, ctypes.c_int64 * 2) for name in ("window", "padding", "stride", "dilation")],
+        *[(name, ctypes.c_int64) for name in ("groups", "part")],
     )
 
 
@@ -182,6 +185,23 @@ def test_rows_become_pixels(build: Callable[[str], HostKernel]) -> None:
         other = Problem.from_buffer_copy(made)
         getattr(other, name)[1] = value
         assert kernel.fill(other) is None
+
+
+@pytest.mark.slow
+def test_a_tile_of_groups_reads_a_part_of_the_channels(build: Callable[[str], HostKernel]) -> None:
+    kernel = build("groups")
+    made = problem(channels=512, filters=512, groups=32, part=64)
+    launch = kernel.fill(made)
+    assert launch is not None
+    # 2 x 28 x 30 rows in tiles of 128, eight tiles of filters.
+    assert launch.grid[0] * launch.grid[1] == min(132, 14 * 8)
+    # The window is of all channels; weights are those of a part.
+    assert kernel.window()[:1] == [512]
+    for name, value in (("groups", 0), ("groups", 7), ("groups", -1), ("part", 0), ("part", 60)):
+        other = Problem.from_buffer_copy(made)
+        setattr(other, name, value)
+        assert kernel.fill(other) is None
+    assert build("tma").fill(problem(residual=2048, groups=2, part=64)) is None
 
 
 @pytest.mark.slow
