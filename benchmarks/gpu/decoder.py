@@ -30,7 +30,7 @@ from benchmarks.gpu.torch_models import captured
 from benchmarks.harness.gpu import header, matches, two_commands, worse
 
 CHECKED = 24
-TARGETS = ("cutlass -candidates=1 -packed_weights=1",)
+TARGETS = ("cutlass -candidates=1",)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -380,6 +380,7 @@ class Conv(ctypes.Structure):
         *[(name, ctypes.c_uint64) for name in ("a", "b", "unread", "c", "d", "workspace")],
         *[(name, ctypes.c_int64) for name in ("batch", "height", "width", "k", "n", "out_height", "out_width")],
         *[(name, ctypes.c_int64 * 2) for name in ("window", "padding", "stride", "dilation")],
+        *[(name, ctypes.c_int64) for name in ("groups", "part")],
         ("scales", Scales),
     )
 
