@@ -106,7 +106,7 @@ def test_the_problems_are_those_that_are_asked_for() -> None:
         (
             ("build", "--only", "bmm_1x1x1x1"),
             2,
-            "no problem of gemm, attention, heads, tiles, decode, conv, conv_wide, stem matches 'bmm_1x1x1x1'",
+            "conv, conv_wide, groups, stem matches 'bmm_1x1x1x1'",
         ),
         (("run", "nowhere"), 2, "arguments are required: -o"),
         (("run", "nowhere", "-o", "x.json"), 1, "error: nowhere has no kernels.json\nhint: make it with `build"),
