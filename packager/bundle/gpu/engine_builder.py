@@ -127,13 +127,16 @@ def make_config(trt: Any, builder: Any, network: Any, job: "dict[str, Any]") -> 
     return config
 
 
-def add_profile(builder: Any, config: Any, sizes: "dict[str, list[list[int]]]") -> None:
+def add_profile(trt: Any, builder: Any, config: Any, sizes: "dict[str, list[list[int]]]") -> None:
     """Say between which extents each input with symbolic ones is, and for which the engine is to be fastest."""
     if not sizes:
         return
     profile = builder.create_optimization_profile()
     for name, extents in sizes.items():
         profile.set_shape(name, *extents)
+    shared = getattr(getattr(trt, "PreviewFeature", None), "PROFILE_SHARING_0806", None)
+    if shared is not None:  # from version 10 on all sessions may use a profile, in 8.6 where it is asked for
+        config.set_preview_feature(shared, True)
     if config.add_optimization_profile(profile) < 0:
         sys.exit("it takes no engine for inputs of these sizes: " + json.dumps(sizes))
 
@@ -245,7 +248,7 @@ def build(trt: Any, job: "dict[str, Any]") -> "dict[str, Any]":
     if not is_typed(trt) and job["settings"].get("int64"):
         sys.exit("version " + trt.__version__ + " has no 64-bit integers: leave -int64 out")
     config = make_config(trt, builder, network, job)
-    add_profile(builder, config, job["settings"].get("profile", {}))
+    add_profile(trt, builder, config, job["settings"].get("profile", {}))
     timings = job["timing_cache"] and not job["archs"]
     if timings:
         start_timing_cache(config, job["timing_cache"])

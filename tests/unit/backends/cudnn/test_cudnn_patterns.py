@@ -48,12 +48,12 @@ IMAGE = "(float[n,8,9,10] x) => (float[n,12,h,v] y)"
         (
             "c = Conv<strides=[2,2], auto_pad=\"SAME_UPPER\">(x, w, b) y = Tanh(c)",
             (12, 8, 3, 3),
-            "filters 12x3x3 padding 1x0 1x1 stride 2x2 bias",
+            "filters 12x3x3 padding 1x0 1x1 stride 2x2",
         ),
     ],
 )  # fmt: skip
 def test_images(tmp_path: Path, body: str, w: tuple[int, ...], expected: str) -> None:
-    """Groups, dilation and padding of one side; other activations than ReLU are left."""
+    """Groups, dilation and padding of one side; other activations than ReLU are left, with the bias before them."""
     (problem,) = found(tmp_path, IMAGE, body, w=w, b=(12,))
     assert describe(problem, 8) == f"cudnn float16 8x9x10x8 {expected}"
     assert problem.conv.channels_last
