@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import zipfile
 from collections.abc import Callable
@@ -23,7 +24,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         with replacing(path) as temporary, temporary.open("wb") as stream:
             write(stream)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        hint = "" if path.parent.is_dir() else f"make the folder first: mkdir -p {shlex.quote(str(path.parent))}"
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint=hint or "give another place") from None
 
 
 def write_json(path: Path, value: Any) -> None:

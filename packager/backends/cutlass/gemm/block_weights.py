@@ -30,7 +30,8 @@ NIBBLES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.uint32)
 class BlockRowsGemm(RowsKernel):
     """A kernel for ``rows`` rows or fewer of float16, ``out`` is of bias, c and d.
 
-    ``blocks_of_unit`` blocks are a unit, or one is a unit or several. ``residual`` is whether c is read.
+    ``blocks_of_unit`` blocks are a unit, or one is a unit or several. ``residual`` is whether c is read. Raises
+    ValueError for what the template has no form for.
     """
 
     rows: int
@@ -41,6 +42,10 @@ class BlockRowsGemm(RowsKernel):
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rows not in ROWS or self.bits not in (4, 8):
+            raise ValueError(f"there is no kernel of {self.rows} rows and {self.bits} bits")
 
     @property
     def name(self) -> str:

@@ -39,7 +39,8 @@ class RowsKernel(KernelConfig):
 class FewRowsGemm(RowsKernel):
     """A kernel for ``rows`` rows or fewer; ``dtype`` is of a and b [n, k], ``out`` of bias, c and d.
 
-    K and the leading dimensions are multiples of 8. ``residual`` is whether c is read.
+    K and the leading dimensions are multiples of 8. ``residual`` is whether c is read. Raises ValueError for rows that
+    the template has no form for.
     """
 
     rows: int
@@ -48,6 +49,10 @@ class FewRowsGemm(RowsKernel):
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rows not in TILES:
+            raise ValueError(f"there is no kernel of {self.rows} rows")
 
     @property
     def name(self) -> str:

@@ -90,7 +90,9 @@ def test_the_default_has_what_common_layers_ask_for(tmp_path: Path, arch: str) -
 def test_what_is_no_portfolio_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the portfolio odd"):
         read_portfolio("odd")
-    for content in ("[", "{}", '{"hopper": [{"type": "os.system"}], "besides": [], "plain": []}'):
+    rows = '{"type": "FewRowsGemm", "rows": 4, "dtype": "float16", "out": "float16"}'
+    entries = ('{"type": "os.system"}', rows)
+    for content in ("[", "{}", *(f'{{"hopper": [{entry}], "besides": [], "plain": []}}' for entry in entries)):
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(UsageError, match="cannot read the portfolio"):
             read_portfolio(str(tmp_path / "odd.json"))
