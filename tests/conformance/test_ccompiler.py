@@ -19,7 +19,7 @@ class TestCCompiler(FewAlone, PartitionConformance):
     elsewhere = frozenset(
         f"ccompiler.{name}"
         for name in (
-            *("trees", "recurrent", "block_matmul", "conv1d", "conv3d", "resize"),
+            *("trees", "recurrent", "block_matmul", "conv1d", "conv3d", "resize", "col2im"),
             *("slice", "pad", "flip", "tile", "repeat", "max_pool1d", "max_pool3d", "avg_pool3d"),
         )
     )
