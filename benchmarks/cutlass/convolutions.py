@@ -53,9 +53,8 @@ class Conv:
     @property
     def nbytes(self) -> int:
         """Bytes of operands and result."""
-        operands = (
-            self.batch * self.size**2 * self.channels + self.filters * self.window**2 * self.channels // self.groups
-        )
+        weights = self.filters * self.window**2 * self.channels // self.groups
+        operands = self.batch * self.size**2 * self.channels + weights
         return SIZES[self.form.dtype] * operands + SIZES[self.form.out] * self.rows * self.filters
 
 

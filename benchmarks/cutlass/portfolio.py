@@ -87,7 +87,7 @@ def hits(folder: Path) -> None:
         for arch in ARCHS:
             try:
                 found = asked(model, batch, arch, folder)
-            except Exception as failure:
+            except Exception as failure:  # one that cannot be built must not hide the others
                 print(f"{model}-{batch} {arch}: FAILED {type(failure).__name__}: {failure}", flush=True)
                 continue
             have = sum(config in known[group_of(kernel_arch, arch)] for config, kernel_arch in found)

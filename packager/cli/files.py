@@ -24,8 +24,10 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         with replacing(path) as temporary, temporary.open("wb") as stream:
             write(stream)
     except OSError as error:
-        hint = "" if path.parent.is_dir() else f"make the folder first: mkdir -p {shlex.quote(str(path.parent))}"
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint=hint or "give another place") from None
+        hint = "give another place"
+        if not path.parent.is_dir():
+            hint = f"make the folder first: mkdir -p {shlex.quote(str(path.parent))}"
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint=hint) from None
 
 
 def write_json(path: Path, value: Any) -> None:

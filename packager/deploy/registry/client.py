@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import urljoin
@@ -108,7 +109,7 @@ class Client:
                 start = stream.tell()
                 if digest_of(stream.read(blob.size)) == blob.digest:
                     continue
-                self._patiently(lambda blob=blob, start=start: self._download(blob, stream, start, counted))  # type: ignore[misc]
+                self._patiently(partial(self._download, blob, stream, start, counted))
                 stream.seek(start)
                 actual = digest_of(stream.read(blob.size))
                 if actual != blob.digest:

@@ -32,12 +32,8 @@ class Convolution:
     @property
     def is_product(self) -> bool:
         """Whether it is a GEMM of the image's pixels and the filters."""
-        return (
-            self.groups == 1
-            and self.window == self.stride == (1, 1)
-            and self.padding == (0, 0)
-            and self.result == self.image
-        )
+        is_pixelwise = self.window == self.stride == (1, 1) and self.padding == (0, 0)
+        return self.groups == 1 and is_pixelwise and self.result == self.image
 
 
 def read_geometry(flow: Dataflow, anchor: Any, *, grouped: bool = False) -> Convolution | None:
@@ -46,12 +42,9 @@ def read_geometry(flow: Dataflow, anchor: Any, *, grouped: bool = False) -> Conv
     Those of several groups are taken where they may be ``grouped``.
     """
     conv = read_convolution(flow, anchor)
-    if (
-        conv is None
-        or conv.transposed
-        or (conv.groups != 1 and not grouped)
-        or not (conv.channels_last and conv.weights_last)
-    ):
+    if conv is None or conv.transposed or not (conv.channels_last and conv.weights_last):
+        return None
+    if conv.groups != 1 and not grouped:
         return None
     if len(conv.window) != 2 or min(conv.before) < 0 or not flow.is_constant(conv.weights):
         return None

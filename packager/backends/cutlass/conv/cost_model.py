@@ -127,13 +127,8 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
             made = group_portfolio(dtype, shape.channels, shape.filters, shape.groups) if family == "sm90" else ()
         else:
             made = portfolio(family, dtype, shape.channels, shape.filters, shape.window)
-        if (
-            not shape.groups
-            and family == "sm90"
-            and shape.channels <= LARGEST_PIXEL
-            and shape.fits_rows(ELEMENTS[dtype].size)
-        ):
-            made += row_portfolio(dtype, shape.channels * shape.window[1], shape.filters)
+            if family == "sm90" and shape.channels <= LARGEST_PIXEL and shape.fits_rows(ELEMENTS[dtype].size):
+                made += row_portfolio(dtype, shape.channels * shape.window[1], shape.filters)
         fitting = [config for config in made if shape.fits_im2col or not isinstance(config.tile, Sm90Tile)]
         return fastest(form.apply(fitting, options), lambda config: _conv_microseconds(config, shape), margin)
 

@@ -106,9 +106,8 @@ class ConvConfig(TiledConfig):
         parts = ["pk_conv", self.family, ELEMENTS[self.dtype].short, self.tile.name]
         if isinstance(self.tile, Sm80Tile):
             parts += [f"a{self.alignment}x{self.out_alignment}"] + ["fixed"] * self.fixed
-        return "_".join(
-            [*parts, *(["rows"] * self.rows), *(["groups"] * self.groups), self.form_name] + ["r"] * self.residual
-        )
+        parts += ["rows"] * self.rows + ["groups"] * self.groups
+        return "_".join([*parts, self.form_name] + ["r"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
