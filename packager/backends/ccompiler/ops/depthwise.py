@@ -1,4 +1,4 @@
-"""Depthwise conv1d over NWC and conv2d over NHWC, vectorized along the channels.
+"""Depthwise convolutions of lines, planes and volumes with channels last, vectorized along the channels.
 
 A tile is a few pixels of a line times one or two vectors of channels, accumulated in registers. A table points to the
 pixels of the input that its windows read; those of the padding point to zeros. Few channels have a way of their own
@@ -36,14 +36,14 @@ MOST_BYTES = 2**24 // (255 * 128)
 
 
 def is_depthwise(anchor: Operation) -> bool:
-    """Whether a convolution of lines or planes has one channel per group, and floats hold sums of integers exactly.
+    """Whether a convolution has one channel per group, and floats hold sums of integers exactly.
 
     Several filters per channel, and large windows of fewer channels than vectors have, are left to products of several
     groups at once.
     """
     data, weight = anchor.uses
     filters, groups = int(weight.shape[0]), groups_of(anchor)
-    if groups < 2 or not equal(weight.shape[-1], 1) or len(data.shape) > 4:
+    if groups < 2 or not equal(weight.shape[-1], 1):
         return False
     if (filters != groups or filters < MOST_LANES) and _is_product(anchor):
         return is_by_lines(anchor)
@@ -66,13 +66,13 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     if is_by_lines(anchor):
         add_depthwise_lines(stage, anchor, group, group.packing(argument, "hwo", _pack))
         return
-    kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:-1], anchor.attributes)
+    kind, window = KINDS[data.tensor.dtype].name, window_of(weight.shape[1:-1], anchor.attributes, 3)
     is_bytes = data.tensor.dtype in BYTES
     channels = int(stage.inner)
-    shape = spatial(data.shape)
-    per_channel = channels // int(shape[3])
-    lines, width = spatial(anchor.result.shape)[1:3]
-    places, chunk = _places(width, window.size[1]), _chunk(channels)
+    shape = spatial(data.shape, 3)
+    per_channel = channels // int(shape[-1])
+    depth, lines, width = spatial(anchor.result.shape, 3)[1:4]
+    places, chunk = _places(width, window.size[-1]), _chunk(channels)
     lanes = group.machine.vector_bytes // 4
     draft = group.function("depthwise")
     stored = CTYPES[data.tensor.dtype].stored
@@ -81,7 +81,7 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     vectors = 2 if group.machine.registers == 32 else 1
     draft.finish(
         "ops/depthwise",
-        product((shape[0], lines)),
+        product((shape[0], depth, lines)),
         {
             "program": draft.program(stage, as_result("sums[j]", anchor.result.dtype)),
             "kind": f"{kind}_f32" if is_bytes else kind,
@@ -95,11 +95,14 @@ def add_depthwise(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
             "in_channels": channels // per_channel,
             "lines": c_text(lines),
             "width": c_text(width),
-            "in_height": c_text(shape[1]),
-            "in_width": c_text(shape[2]),
+            "depth": c_text(depth),
+            "in_depth": c_text(shape[1]),
+            "in_height": c_text(shape[2]),
+            "in_width": c_text(shape[3]),
+            "volumes": len(data.shape) > 4,
             "window": window,
             "places": places,
-            "columns": (places - 1) * window.strides[1] + (window.size[1] - 1) * window.dilation[1] + 1,
+            "columns": (places - 1) * window.strides[-1] + (window.size[-1] - 1) * window.dilation[-1] + 1,
             "chunk": chunk,
             "count": str(chunk) if channels % chunk == 0 else f"pk_min_i64({chunk}, {channels} - start)",
             "lanes": lanes,

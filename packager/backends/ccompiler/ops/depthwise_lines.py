@@ -49,6 +49,8 @@ def is_by_lines(anchor: Operation) -> bool:
     channels = int(weight.shape[0])
     if {data.tensor.dtype, weight.tensor.dtype, anchor.result.dtype} != {"float32"} or channels >= MANY_CHANNELS:
         return False
+    if len(data.shape) > 4:
+        return False
     window = window_of(weight.shape[1:-1], anchor.attributes)
     is_single = equal(channels, data.shape[-1]) and int(product(window.size)) <= MOST_TAPS
     return is_single and _most_places(_copy(window, LINES), channels) >= LINES

@@ -42,6 +42,15 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "twelve channels": ((1, 12, 9, 30), (12, 1, 5, 3), {"groups": 12, "padding": (8, 2, 0, 7), "dilation": (3, 4)}),
     "six channels of a long line": ((1, 6, 2000), (6, 1, 9), {"groups": 6, "padding": (9, 3), "strides": (2,)}),
     "channels of a volume": ((1, 24, 4, 6, 5), (24, 1, 3, 3, 3), {"groups": 24, "padding": (1, 1, 1, 1, 1, 1)}),
+    "channels of a volume, apart": (
+        (2, 37, 6, 7, 9), (37, 1, 3, 2, 3), {"groups": 37, "strides": (2, 1, 2), "dilation": (1, 3, 2),
+                                             "padding": (4, 1, 0, 1, 2, 5)},
+    ),
+    "channels of a volume, along its depth": (
+        (1, 24, 5, 6, 7), (24, 1, 5, 1, 1), {"groups": 24, "padding": (2, 0, 0, 2, 0, 0)},
+    ),
+    "few channels of a volume": ((1, 6, 4, 6, 5), (6, 1, 3, 3, 3), {"groups": 6, "padding": (1, 1, 1, 1, 1, 1)}),
+    "two filters for each channel of a volume": ((1, 20, 3, 6, 5), (40, 1, 3, 3, 3), {"groups": 20}),
     "groups of a volume": ((1, 24, 4, 6, 5), (36, 8, 2, 3, 1), {"groups": 3, "dilation": (1, 2, 1)}),
 }  # fmt: skip
 
@@ -88,6 +97,14 @@ def test_convolutions(case: str, symbolic: bool, tmp_path: Path) -> None:
         wanted = convolved(data, weights, attributes)
         wanted = np.maximum(wanted + bias.reshape(-1, *[1] * (rank - 2)), 0)
         close(results[0], wanted, math.prod(weight[1:]))
+
+
+def test_channels_of_a_volume_have_sums_of_their_own(tmp_path: Path) -> None:
+    """As a product, each of 16 columns would multiply the channels of all 16."""
+    arguments = [variable("x", (1, 4, 6, 5, 24)), variable("w", (24, 3, 3, 3, 1))]
+    layouts = dict(zip(("data_layout", "kernel_layout", "out_layout"), (*LAST[5], LAST[5][0]), strict=True))
+    run = Runner(partition(arguments, lambda e, x, w: e(op.nn.conv3d(x, w, groups=24, **layouts)), [1]), tmp_path)
+    assert [function.symbol.rsplit("_", 1)[-1] for function in run.group.functions] == ["depthwise"]
 
 
 def test_few_channels_are_scaled(tmp_path: Path) -> None:
