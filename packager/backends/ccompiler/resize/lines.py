@@ -41,7 +41,7 @@ class Permuted:
 def permuted(indices: Array, extent: int, vector: int) -> Permuted | None:
     """Return the blocks of a line by its tables [results, taps]; None if some block reads what is too far apart.
 
-    ``extent`` is that of the data's line, with whatever is behind it: at least READ vectors.
+    ``extent`` is that of the data's line, which may be shorter than what is read at once.
     """
     size = len(indices)
     if size < vector or vector < SHORTEST_VECTOR:
@@ -51,7 +51,7 @@ def permuted(indices: Array, extent: int, vector: int) -> Permuted | None:
     read = indices[places].transpose(0, 2, 1)  # [blocks, taps, vector]
     first = read.min(2)
     for count in range(1, READ + 1):
-        bases = np.minimum(first, extent - count * vector)
+        bases = np.minimum(first, max(extent, count * vector) - count * vector)
         lanes = read - bases[:, :, None]
         if lanes.max() < count * vector:
             return Permuted(count, starts, bases, lanes)
@@ -68,10 +68,12 @@ def add_resize_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None
     draft = group.function("resize_lines")
     vector = group.machine.vector_bytes // 4
     terms: LineTerms = line_terms(anchor, draft, len(tables.axes) - 1)
-    # With nothing to add up, and a line that is as long as what is read, the line of the data is it.
-    extent = max(length, READ * vector)
-    copied = len(terms.terms) > 1 or not terms.exact or extent > length
-    blocks = permuted(indices, extent, vector)
+    blocks = permuted(indices, length, vector)
+    # With nothing to add up, the line of the data is read where it is, of fewer elements than a vector those that it has.
+    # What is copied is stored by vectors, and loads that overlap two of them would wait for both.
+    extent = max(length, blocks.read * vector if blocks else length)
+    added = len(terms.terms) > 1 or not terms.exact
+    copied = added or extent > max(length, vector)
     stored = stage.stored[0] if not stage.after and len(stage.stored) == 1 else None
     values = {
         "x": draft.tensor(anchor.uses[0].tensor, False),
@@ -79,6 +81,7 @@ def add_resize_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None
         "copied": copied,
         "length": length,
         "extent": extent,
+        "partial": not copied and extent > length,
         "inner": c_text(stage.inner),
         "taps": range(tables.taps[-1]),
         "vector": vector,
