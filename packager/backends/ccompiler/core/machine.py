@@ -170,15 +170,16 @@ class Dots:
 
 @dataclass(frozen=True, order=True)
 class Narrow:
-    """A tile function of so many float32 rows times 16 columns, of groups of ``width`` channels and columns."""
+    """A tile function of float32 rows times 16 columns, of groups of ``inner`` channels and ``outer`` columns."""
 
-    width: int
+    inner: int
+    outer: int
     rows: int
 
     @property
     def name(self) -> str:
         """Its name in C."""
-        return f"pk_narrow_{self.width}_{self.rows}"
+        return f"pk_narrow_{self.inner}_{self.outer}_{self.rows}"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Convolutions of groups of few channels, 16 channels of several groups at once, each with those of its own group.
+"""Convolutions of groups of few channels, 16 columns of several groups at once, each with those of its own group.
 
-As one product, 16 columns would multiply all 16 channels, and of groups of four three quarters of the weights would be
-zeros. Here a product takes one channel of each group, for all columns of that group: a permutation of 16 channels.
+As one product, 16 columns would multiply the channels of all of these groups, and of groups of four three quarters of
+the weights would be zeros. Here a product takes one channel of each group, for all columns of that group: a permutation
+of the channels that a panel reads, at most two vectors of them.
 """
 
 from __future__ import annotations
@@ -23,52 +24,59 @@ if TYPE_CHECKING:
 
 # The maximum of products of a sum, which is one sum: errors grow with its length.
 LONGEST = 256
-# Channels of a group: of fewer than four there is more to load than to multiply, and 16 fill a panel.
-WIDTHS = (4, 8)
+# Channels and columns of a group. More than 8 columns leave a panel to two groups at most.
+WIDTHS = (1, 2, 4, 8)
 
 
 def are_narrow(conv: Convolution, outer: int) -> bool:
-    """Whether groups have so few channels, as many as columns, and whole panels of both; ``conv`` has them apart."""
-    width = conv.channels
-    same = outer == width * conv.groups
-    panels = conv.groups > 1 and same and width in WIDTHS and outer % COLUMNS == 0
-    return panels and conv.kind.name == "f32" and prod(conv.window.size) * width <= LONGEST
+    """Whether groups have few channels and columns, in whole panels; ``conv`` has them apart.
+
+    A panel of columns reads at most as many channels as two of them hold. Of fewer than four, zeros cost little.
+    """
+    inner, columns = conv.channels, outer // conv.groups
+    few = inner in WIDTHS and columns in WIDTHS and inner * columns > 1 and columns // 4 <= inner <= 2 * columns
+    whole = conv.groups > 1 and outer % COLUMNS == 0 and few
+    return whole and conv.kind.name == "f32" and prod(conv.window.size) * inner <= LONGEST
 
 
-def most_rows(registers: int, width: int) -> int:
-    """Return the rows of the largest tile: a sum and a vector of data each, and the permutations of wide groups."""
-    return 6 if registers == 16 else 14 if width <= WIDTHS[0] else 10
+def most_rows(registers: int, inner: int, outer: int) -> int:
+    """Return the rows of the largest tile: a sum and the data each, and the permutations of wide groups."""
+    if inner > outer:
+        return 4 if registers == 16 else 9
+    return 6 if registers == 16 else 14 if inner <= 4 else 10
 
 
-def narrow_of(machine: Machine, width: int, counts: tuple[int, ...] | None) -> Other:
+def narrow_of(machine: Machine, inner: int, outer: int, counts: tuple[int, ...] | None) -> Other:
     """Return the function that computes lines of these numbers of rows, or any for None."""
-    most = most_rows(machine.registers, width)
+    most = most_rows(machine.registers, inner, outer)
     heights = range(1, most + 1) if counts is None else {h for count in counts for h in heights_of(count, most)}
-    return Other(f"pk_narrow_{width}", width, frozenset(Narrow(width, rows) for rows in heights))
+    return Other(f"pk_narrow_{inner}_{outer}", outer, frozenset(Narrow(inner, outer, rows) for rows in heights))
 
 
-def narrow_packer(width: int) -> Callable[[Array], Array]:
+def narrow_packer(inner: int) -> Callable[[Array], Array]:
     """Return the function that packs [O, ..., I] to [panel, tap, I, column]."""
 
     def pack(array: Array) -> Array:
-        panels = np.asarray(array).reshape(-1, COLUMNS, array[0].size // width, width)
+        panels = np.asarray(array).reshape(-1, COLUMNS, array[0].size // inner, inner)
         return np.ascontiguousarray(panels.transpose(0, 2, 3, 1))
 
     return pack
 
 
 def render_narrow(machine: Machine, wanted: Iterable[Tile | Dots | Narrow]) -> list[str]:
-    """Return the C of the tiles of narrow groups among these, and of what calls those of one width."""
+    """Return the C of the tiles of narrow groups among these, and of what calls those of groups of one size."""
     lanes = machine.vector_bytes // 4
     made: list[str] = []
     narrow = sorted(tile for tile in wanted if isinstance(tile, Narrow))
-    for width, tiles in groupby(narrow, key=lambda tile: tile.width):
+    for (inner, outer), tiles in groupby(narrow, key=lambda tile: (tile.inner, tile.outer)):
         values: dict[str, Any] = {
-            "width": width,
+            "inner": inner,
+            "outer": outer,
             "lanes": lanes,
             "tiles": list(tiles),
-            "most": most_rows(machine.registers, width),
-            "permutations": [", ".join(str(lane // width * width + i) for lane in range(lanes)) for i in range(width)],
+            "most": most_rows(machine.registers, inner, outer),
+            "reach": lanes * inner // outer,  # channels that a vector of columns reads
+            "permutations": [", ".join(str(lane // outer * inner + i) for lane in range(lanes)) for i in range(inner)],
         }
         made.append(render("ccompiler/gemm/narrow.c.j2", values).trimmed())
     return made

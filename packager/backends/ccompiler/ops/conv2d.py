@@ -76,12 +76,12 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         depth = packing.slices * packing.stretches * packing.length
         sizes = Product(1, rows.blocks, depth, outer, rows.data, rows.blocks.row, "", rows.setup, other=dots_of(outer))
     elif are_narrow(conv, outer):
-        panels = outer // COLUMNS
-        rows = find_rows(x, replace(conv, groups=panels, merges=False), conv.channels)
+        panels, columns = outer // COLUMNS, outer // conv.groups
+        rows = find_rows(x, replace(conv, groups=panels, merges=False), columns)
         layout = f"nti{conv.channels}o"
         w = draft.packed(group.packing(argument, layout, narrow_packer(conv.channels)), kind.weight)
-        depth = rows.packing.stretches * COLUMNS
-        other = narrow_of(group.machine, conv.channels, rows.data.groups)
+        depth = rows.packing.stretches * rows.packing.length
+        other = narrow_of(group.machine, conv.channels, columns, rows.data.groups)
         place = (rows.data, rows.blocks.row, f"batch * {COLUMNS} + ", rows.setup)
         sizes = Product(panels, rows.blocks, depth, COLUMNS, *place, shared=True, other=other)
     else:

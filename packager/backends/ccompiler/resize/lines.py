@@ -69,8 +69,8 @@ def add_resize_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None
     vector = group.machine.vector_bytes // 4
     terms: LineTerms = line_terms(anchor, draft, len(tables.axes) - 1)
     blocks = permuted(indices, length, vector)
-    # With nothing to add up, the line of the data is read where it is, of fewer elements than a vector those that it has.
-    # What is copied is stored by vectors, and loads that overlap two of them would wait for both.
+    # With nothing to add up, the line of the data is read where it is, of fewer elements than a vector those that it
+    # has: what is copied is stored by vectors, and loads that overlap two of them would wait for both.
     extent = max(length, blocks.read * vector if blocks else length)
     added = len(terms.terms) > 1 or not terms.exact
     copied = added or extent > max(length, vector)
