@@ -18,19 +18,18 @@ from tvm import relax
 from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.forms import HALF
 from benchmarks.cutlass.problems import Attention, BlockProduct, Problem, Product
+from benchmarks.cutlass.trial import DTYPE, trial_kernels
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.kernels import Sm90Attention
 from packager.backends.cutlass.attention.match import Attention as Found
 from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
-from packager.backends.cutlass.conv.kernels import ConvConfig
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
 from packager.backends.cutlass.core.drafts import Ranking
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_weights import block_kernels
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.kernels import Sm90Tile
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
@@ -40,26 +39,7 @@ from packager.graph.block_weights import BlockFormat
 from packager.resources import folder as resource
 
 ARCHS = (SM90A,)
-# Tiles of convolutions that are measured beside the portfolio.
-TRIAL = (
-    *(Sm90Tile((128, 128, 64), cluster) for cluster in ((2, 1), (1, 2))),
-    *(Sm90Tile((64, 128, 64), cluster) for cluster in ((1, 1), (2, 1), (1, 2))),
-    *(Sm90Tile((128, 160, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1), (1, 2))),
-    *(Sm90Tile((128, 160, 64), cluster) for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((64, 160, 64), cluster) for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((128, 192, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((128, 256, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((256, 128, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1), (1, 2))),
-    *(Sm90Tile((256, 64, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((128, 32, 64), cluster) for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((256, 32, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((rows, columns, 64)) for rows, columns in ((64, 32), (128, 16), (128, 48), (128, 96), (64, 96))),
-    Sm90Tile((128, 64, 64), (2, 1)),
-    Sm90Tile((64, 80, 64), (2, 1)),
-    Sm90Tile((64, 256, 64), (1, 1)),
-)
 OPTIONS = CutlassOptions(arch=ARCHS)
-DTYPE = "float16"
 # What the host's half of a kernel asks of the driver, here of functions that the program which loads it has set; and
 # all the kernels of the library by name.
 TABLE = """
@@ -100,12 +80,6 @@ typedef struct {
 } entry_t;
 """
 
-STEM_TRIAL = (
-    *(Sm90Tile((256, 64, 64), cluster, "cooperative") for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((64, 64, 64), cluster) for cluster in ((1, 1), (2, 1))),
-    *(Sm90Tile((128, 32, 64), cluster) for cluster in ((1, 1), (2, 1))),
-)
-
 
 def build(
     folder: Path, problems: Sequence[Problem], *, kernels: int, jobs: int, home: str = "", trial: bool = False
@@ -116,7 +90,8 @@ def build(
     """
     chosen = {problem.name: candidates(problem)[: kernels or None] for problem in problems}
     if trial:
-        chosen = {problem.name: [*chosen[problem.name], *trial_kernels(problem)] for problem in problems}
+        for problem in problems:
+            chosen[problem.name] += trial_kernels(problem, chosen[problem.name])
     configs = {config.name: config for each in chosen.values() for config in each}
     print(f"{len(chosen)} problems, {len(configs)} kernels; those that the cache lacks take a minute each", flush=True)
     plan = {name: [config.name for config in each] for name, each in chosen.items()}
@@ -212,30 +187,6 @@ def _tiles_of_attention(problem: Attention) -> Iterator[KernelConfig]:
             yield Sm90Attention(DTYPE, 128, keys, depth, problem.causal, "none", "pingpong")
         for keys in (64,) if depth > 128 else (128, 256) if depth <= 64 else (128,):
             yield Sm90Attention(DTYPE, 128, keys, depth, problem.causal, "none", "cooperative")
-
-
-def trial_kernels(problem: Problem) -> list[KernelConfig]:
-    """Return kernels for a convolution whose tiles may be worth a place in the portfolio."""
-    if not isinstance(problem, Conv) or problem.form != HALF:
-        return []
-    if problem.groups > 1 or (problem.channels % 8 and not isinstance(problem, Stem)):
-        return []
-    known = {config.name for config in candidates(problem)}
-    if isinstance(problem, Stem):
-        step = min(64, problem.padded_window[1] * problem.fold * problem.pixel)
-        tiles = (replace(tile, shape=(*tile.shape[:2], step)) for tile in STEM_TRIAL)
-        return [ConvConfig(tile, DTYPE, 8, 8, rows=True, activation="relu") for tile in tiles]
-    rest = problem.channels % 64
-    step = 64 if rest > 32 or not rest else 16 if problem.channels <= 16 else 32
-    tiles = (replace(tile, shape=(*tile.shape[:2], step)) for tile in TRIAL if fits_filters(tile, problem.filters))
-    made = (ConvConfig(tile, DTYPE, 8, 8, activation="relu") for tile in tiles)
-    return [config for config in made if config.name not in known]
-
-
-def fits_filters(tile: Sm90Tile, filters: int) -> bool:
-    """Return whether at most a third of what a tile computes is not needed."""
-    width = tile.shape[1]
-    return -(-filters // width) * width * 2 <= filters * 3
 
 
 def _of_convolution(problem: Conv) -> Ranking:

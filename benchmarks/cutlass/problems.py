@@ -123,6 +123,19 @@ _LAYERS_OF_LLAMA = (
     *((2048, 2048), (3072, 2048), (16384, 2048), (2048, 8192), (32000, 2048)),
     *((4096, 4096), (22016, 4096), (4096, 11008)),
 )
+# N, K of layers of BERT, Llama 3.2 1B, Llama 2 7B and the zoo's small models, q, k and v merged, gate and up too; to
+# which the cost model is fitted.
+_FITTED = (
+    *((384, 384), (1152, 384), (3072, 384), (384, 1536), (768, 768), (2304, 768), (3072, 768), (768, 3072)),
+    *((2048, 2048), (8192, 2048), (2048, 8192)),
+    *((4096, 4096), (6144, 4096), (11008, 4096), (22016, 4096), (4096, 11008)),
+)
+# And of other models, which it is not fitted to: BERT-large, ModernBERT, DeepFM, Llama 3, Llama 2 13B.
+_HELD_OUT = (
+    *((1024, 1024), (3072, 1024), (4096, 1024), (1024, 4096), (768, 1152), (1536, 384), (400, 624)),
+    *((3072, 2048), (16384, 2048), (14336, 4096), (28672, 4096), (4096, 14336), (5120, 5120), (5120, 13824)),
+)
+_HELD_OUT_ROWS = ((64, 192, 512, 2048), (96, 256, 384), (128, 320, 1024))
 _FORMATS = ((4, 64, False), (4, 32, True), (4, 128, True), (8, 32, False), (8, 128, True))
 # Size of the image, channels, filters, window, stride: each convolution of ResNet-50 once.
 _LAYERS = (
@@ -159,6 +172,12 @@ FP16: dict[str, tuple[Problem, ...]] = {
     "gemm": (
         *(Product(m, n, k) for n, k in _WIDTHS for m in (1, 16, 128, 2048, 8192)),
         *(Product(m, n, k, batch=batch) for batch, m, n, k in _BATCHED),
+    ),
+    "rows": tuple(
+        Product(m, n, k) for n, k in _FITTED for m in ((128, 1024) if k < 768 or n < 768 else (64, 128, 256, 512, 2048))
+    ),
+    "rows_held_out": tuple(
+        Product(m, n, k) for index, (n, k) in enumerate(_HELD_OUT) for m in _HELD_OUT_ROWS[index % len(_HELD_OUT_ROWS)]
     ),
     "attention": (Attention(8, 12, 128, 64), Attention(32, 12, 512, 64), Attention(4, 16, 2048, 128)),
     # Prompts of Llama, Stable Diffusion's self-attention, and other heads.

@@ -23,6 +23,7 @@ from packager.transforms.simplify.merge_products import merge_products
 from packager.transforms.simplify.modulated_convs import unmodulate_convs
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
+from packager.transforms.simplify.splits import slice_splits
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
 
 _R = relax.transform
@@ -33,7 +34,8 @@ def canonical(model: ImportedModel) -> ImportedModel:
     """Return a model for a GPU in that form."""
     result = getattr(model.module["main"].body.body, "name", "")  # a tuple has no name
     module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
-    module = apply(_TIDY, flatten_concats(simplify_gathers(apply(_TIDY, drop_no_ops(module)))))
+    module = slice_splits(apply(_TIDY, drop_no_ops(module)))
+    module = apply(_TIDY, flatten_concats(simplify_gathers(module)))
     module = simplify_arithmetic(module, len(model.signature.inputs))
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_rows=True))

@@ -1,7 +1,9 @@
-"""Makes one product of those that read the same few rows: gate and up, and queries, keys and values behind rotations.
+"""Makes one product of those that read the same rows: gate and up, and queries, keys and values behind rotations.
 
 The time of a product of few rows is that of reading its weights and of starting it: one of all columns takes less than
-several. The weights become one constant, computed from theirs.
+several. Of more rows, one of all columns fills the GPU better; there a product stays apart whose epilogue does more, a
+bias or an activation, unless this is the gate of another one, or whose result another product reads as it is, which
+would be a copy. The weights become one constant, computed from theirs.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
+from packager.graph.products.epilogues import chains, only_reader
 from packager.graph.rewrite import map_bindings, rebuild_call
 
-MOST_ROWS = 8
+FEW_ROWS = 8
 _TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
 
 
 def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Make one product in ``main`` of all of the same rows, at most 8, with constant matrices."""
+    """Make one product in ``main`` of all of the same rows with constant matrices."""
     main = module["main"]
     flow, parameters = Dataflow(main), IdentitySet(main.params[num_inputs:])
     groups: IdentityMap[list[Any]] = IdentityMap()
@@ -32,6 +35,8 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     merged: IdentityMap[list[Any]] = IdentityMap()  # from a product to the bindings that replace its own
     for products in groups.values():
         alike = [each for each in products if str(each.ty.dtype) == str(products[0].ty.dtype)]
+        if math.prod(_rows(flow, products[0])) > FEW_ROWS:
+            alike = [each for each in alike if _is_better_merged(flow, each, IdentitySet(alike))]
         if len(alike) > 1:
             for product, bindings in zip(alike, _replaced(flow, alike), strict=True):
                 merged[product] = bindings
@@ -42,7 +47,7 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
 
 def _is_mergeable(flow: Dataflow, call: Any, parameters: IdentitySet) -> bool:
-    """Whether it is a product of few rows with a constant matrix, or one that is transposed."""
+    """Whether it is a product of known rows with a constant matrix, or one that is transposed."""
     if operator_of(call) != "matmul":
         return False
     transposed = flow.call(call.args[1], "permute_dims")
@@ -51,7 +56,32 @@ def _is_mergeable(flow: Dataflow, call: Any, parameters: IdentitySet) -> bool:
     rows, matrix = (shape_of(call.args[0]) or ())[:-1], shape_of(call.args[1]) or ()
     static = len(matrix) == 2 and all(isinstance(extent, int) for extent in (*rows, *matrix))
     same_types = str(call.args[0].ty.dtype) == str(call.args[1].ty.dtype) == str(call.ty.dtype)
-    return static and same_types and len(rows) > 0 and math.prod(rows) <= MOST_ROWS and matrix[1] % 8 == 0
+    return static and same_types and len(rows) > 0 and matrix[1] % 8 == 0
+
+
+def _rows(flow: Dataflow, product: Any) -> tuple[int, ...]:
+    return (shape_of(flow.value(product).args[0]) or ())[:-1]
+
+
+def _is_better_merged(flow: Dataflow, product: Any, others: IdentitySet) -> bool:
+    """Whether a product of many rows has no epilogue but the activation of a gate, and is not read by a product."""
+    chain = next(chains(flow, product))
+    if len(chain.variables) == 1:
+        return not any(_is_product_of(flow, reader, product) for reader in flow.readers(product))
+    reader = only_reader(flow, chain.result)
+    if chain.bias is not None or chain.residual is not None or flow.call(reader, "multiply") is None:
+        return False
+    return any(factor in others for factor in flow.value(reader).args)
+
+
+def _is_product_of(flow: Dataflow, variable: Any, rows: Any) -> bool:
+    """Whether it is a product of these rows, or of another view that keeps them."""
+    call = flow.call(variable, "matmul", "reshape")
+    if call is None or not call.args[0].same_as(rows):
+        return False
+    return operator_of(call) == "matmul" or any(
+        _is_product_of(flow, reader, variable) for reader in flow.readers(variable)
+    )
 
 
 def _replaced(flow: Dataflow, products: Sequence[Any]) -> list[list[Any]]:
