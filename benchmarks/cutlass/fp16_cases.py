@@ -36,8 +36,8 @@ def make_case(problem: Problem, device: str = "cuda", sets: int = 0) -> Case:
         return _attention(problem, partial(_random, device=device), sets or count_sets(problem))
     if isinstance(problem, BlockProduct):
         return block_case(problem, partial(_random, device=device), sets or count_sets(problem), errors)
-    makers = {"linear": _linear, "bmm": _bmm, "conv": _convolution, "stem": _convolution}
-    return makers[problem.group](problem, partial(_random, device=device), sets or count_sets(problem))
+    makers = {"bmm": _bmm, "conv": _convolution, "stem": _convolution}
+    return makers.get(problem.group, _linear)(problem, partial(_random, device=device), sets or count_sets(problem))
 
 
 def errors(got: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:

@@ -14,7 +14,8 @@ from benchmarks.harness.gpu import matches
 class Product:
     """[m, k] times weights [n, k]; or, with a batch, [batch, m, k] times [batch, k, n].
 
-    ``family`` is that of its kernels, as packager takes them by default.
+    ``family`` is that of its kernels, as packager takes them by default; ``series`` the group of its figures, if not
+    that of all such products.
     """
 
     m: int
@@ -23,11 +24,12 @@ class Product:
     form: Form = HALF
     family: str = ""
     batch: int = 0
+    series: str = ""
 
     @property
     def group(self) -> str:
         """The group that its figures are summarized with; empty: its set."""
-        return "" if self.form != HALF else "bmm" if self.batch else "linear"
+        return self.series if self.series else "" if self.form != HALF else "bmm" if self.batch else "linear"
 
     @property
     def name(self) -> str:
@@ -174,10 +176,14 @@ FP16: dict[str, tuple[Problem, ...]] = {
         *(Product(m, n, k, batch=batch) for batch, m, n, k in _BATCHED),
     ),
     "rows": tuple(
-        Product(m, n, k) for n, k in _FITTED for m in ((128, 1024) if k < 768 or n < 768 else (64, 128, 256, 512, 2048))
+        Product(m, n, k, series="rows")
+        for n, k in _FITTED
+        for m in ((128, 1024) if k < 768 or n < 768 else (64, 128, 256, 512, 2048))
     ),
     "rows_held_out": tuple(
-        Product(m, n, k) for index, (n, k) in enumerate(_HELD_OUT) for m in _HELD_OUT_ROWS[index % len(_HELD_OUT_ROWS)]
+        Product(m, n, k, series="rows_held_out")
+        for index, (n, k) in enumerate(_HELD_OUT)
+        for m in _HELD_OUT_ROWS[index % len(_HELD_OUT_ROWS)]
     ),
     "attention": (Attention(8, 12, 128, 64), Attention(32, 12, 512, 64), Attention(4, 16, 2048, 128)),
     # Prompts of Llama, Stable Diffusion's self-attention, and other heads.

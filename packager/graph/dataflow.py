@@ -96,6 +96,21 @@ def shape_of(value: Any) -> tuple[Any, ...] | None:
     return extents and tuple(int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in extents)
 
 
+def slice_of(call: Any) -> tuple[slice, ...] | None:
+    """Return the slices of the axes that a call takes, one after the other element; None for other calls."""
+    rank = len(shape_of(call.args[0]) or ()) if operator_of(call) == "strided_slice" else 0
+    lists = [argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple)] if rank else []
+    if len(lists) < 3 or not all(isinstance(number, tirx.IntImm) for fields in lists for number in fields):
+        return None
+    axes, begins, ends, *steps = ([int(number) for number in fields] for fields in lists)
+    if any(step != 1 for step in (steps[0] if steps else ())):
+        return None
+    slices = [slice(None)] * rank
+    for axis, begin, end in zip(axes, begins, ends, strict=True):
+        slices[axis] = slice(begin, end)
+    return tuple(slices)
+
+
 def static_shape_of(value: Any) -> tuple[int, ...] | None:
     """Like ``shape_of``; None if any extent is symbolic."""
     shape = shape_of(value)

@@ -19,6 +19,7 @@ from packager.transforms.simplify.canonical_attention import canonical_attention
 from packager.transforms.simplify.flat_concats import flatten_concats
 from packager.transforms.simplify.gathers import simplify_gathers
 from packager.transforms.simplify.group_norms import group_norms_as_rows
+from packager.transforms.simplify.join_slices import join_slices
 from packager.transforms.simplify.merge_products import merge_products
 from packager.transforms.simplify.modulated_convs import unmodulate_convs
 from packager.transforms.simplify.no_ops import drop_no_ops
@@ -42,5 +43,5 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = canonical_attention(replace(model, module=module))
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
-    module = merge_products(module, len(model.signature.inputs))
+    module = join_slices(merge_products(module, len(model.signature.inputs)))
     return replace(model, module=name_result(module, result))

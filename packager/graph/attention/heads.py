@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_map
 
-from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of, slice_of
 from packager.graph.identity import IdentityMap, IdentitySet
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
@@ -69,6 +69,10 @@ class Operand:
             return self
         at = next(index for index, view in enumerate(self.views) if view.same_as(shared[-1]))
         at += flow.call(shared[-1], "split") is not None  # a tuple: its field is what can be read
+        return self.behind(flow, at)
+
+    def behind(self, flow: Dataflow, at: int) -> Operand:
+        """Return the operand from one of its views on, which is then its source."""
         views = self.views[at + 1 :]
         factors = [factor[1] for view in views if (factor := scaled_by(flow.value(view))) is not None]
         return replace(self, source=self.views[at], views=views, scale=math.prod(factors))
@@ -97,7 +101,7 @@ def follow_views(flow: Dataflow, variable: Any, *, widely: bool = False, repeate
         return None
     while True:
         value = flow.value(variable)
-        if operator_of(value) in MOVES or (widely and _slice_of(value) is not None):
+        if operator_of(value) in MOVES or (widely and slice_of(value) is not None):
             views.append(variable)
             variable = value.args[0]
         elif isinstance(value, relax.TupleGetItem) and flow.call(value.tuple_value, "split") is not None:
@@ -186,7 +190,7 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
         elif name in ("multiply", "divide"):
             continue
         elif name == "strided_slice":
-            array = array[_slice_of(value)]
+            array = array[slice_of(value)]
         elif wanted is None:
             return None
         elif name == "broadcast_to" and array.shape == wanted:
@@ -261,21 +265,6 @@ def _as_heads(array: NDArray[Any], expected: tuple[int, ...] | None, swapped: bo
         return None
     array = array.transpose([0, 1, 3, 2]) if swapped else array
     return array if (array.shape[0], array.shape[1] * group, *array.shape[2:]) == expected else None
-
-
-def _slice_of(call: Any) -> tuple[slice, ...] | None:
-    """Return the slices of the axes that a call takes, one after the other element; None for other calls."""
-    rank = len(shape_of(call.args[0]) or ()) if operator_of(call) == "strided_slice" else 0
-    lists = [argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple)] if rank else []
-    if len(lists) < 3 or not all(isinstance(number, tirx.IntImm) for fields in lists for number in fields):
-        return None
-    axes, begins, ends, *steps = ([int(number) for number in fields] for fields in lists)
-    if any(step != 1 for step in (steps[0] if steps else ())):
-        return None
-    slices = [slice(None)] * rank
-    for axis, begin, end in zip(axes, begins, ends, strict=True):
-        slices[axis] = slice(begin, end)
-    return tuple(slices)
 
 
 def _fuses(array: NDArray[Any], wanted: tuple[int, ...]) -> bool:

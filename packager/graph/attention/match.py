@@ -77,8 +77,22 @@ def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False, repeated: b
     if widely:
         operands = [operand.private(flow, inner) for operand in operands]
     places = [locate(flow, operand, widely=widely) for operand in operands]
+    if widely and None in places:
+        both = [_located(flow, operand) for operand in operands]
+        operands, places = [operand for operand, _ in both], [place for _, place in both]
+        if any(operand.source in IdentitySet(other.views) for operand in operands for other in operands):
+            return None  # what one reads from memory another one looks through
     found = _attention(flow, core, operands, places, rows_first, scores, repeated)
     return found and replace(found, safe=weighted.safe)
+
+
+def _located(flow: Dataflow, operand: Operand) -> tuple[Operand, Heads | None]:
+    """Return an operand with its layout in its source, or in the first view of it that has one, widely."""
+    for at in range(-1, len(operand.views)):
+        found = operand if at < 0 else operand.behind(flow, at)
+        if shape_of(found.source) and (place := locate(flow, found, widely=True)) is not None:
+            return found, place
+    return operand, None
 
 
 def _attention(

@@ -2,8 +2,8 @@
 
 The time of a product of few rows is that of reading its weights and of starting it: one of all columns takes less than
 several. Of more rows, one of all columns fills the GPU better; there a product stays apart whose epilogue does more, a
-bias or an activation, unless this is the gate of another one, or whose result another product reads as it is, which
-would be a copy. The weights become one constant, computed from theirs.
+bias or an activation, unless this is the gate of another one, or whose result a product or a normalization reads as it
+is, which would be a copy. The weights become one constant, computed from theirs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from packager.graph.products.epilogues import chains, only_reader
 from packager.graph.rewrite import map_bindings, rebuild_call
 
 FEW_ROWS = 8
+WHOLE = ("matmul", "nn.layer_norm", "packager.normalize")
 _TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
 
 
@@ -64,24 +65,24 @@ def _rows(flow: Dataflow, product: Any) -> tuple[int, ...]:
 
 
 def _is_better_merged(flow: Dataflow, product: Any, others: IdentitySet) -> bool:
-    """Whether a product of many rows has no epilogue but the activation of a gate, and is not read by a product."""
+    """Whether a product of many rows has no epilogue but the activation of a gate, and fuses with what reads it."""
     chain = next(chains(flow, product))
     if len(chain.variables) == 1:
-        return not any(_is_product_of(flow, reader, product) for reader in flow.readers(product))
+        return not any(_reads_whole_rows(flow, reader, product) for reader in flow.readers(product))
     reader = only_reader(flow, chain.result)
     if chain.bias is not None or chain.residual is not None or flow.call(reader, "multiply") is None:
         return False
     return any(factor in others for factor in flow.value(reader).args)
 
 
-def _is_product_of(flow: Dataflow, variable: Any, rows: Any) -> bool:
-    """Whether it is a product of these rows, or of another view that keeps them."""
-    call = flow.call(variable, "matmul", "reshape")
+def _reads_whole_rows(flow: Dataflow, variable: Any, rows: Any) -> bool:
+    """Whether it is computed of these rows, or of a reshape, by what reads them from memory."""
+    call = flow.call(variable, "reshape", *WHOLE)
     if call is None or not call.args[0].same_as(rows):
         return False
-    return operator_of(call) == "matmul" or any(
-        _is_product_of(flow, reader, variable) for reader in flow.readers(variable)
-    )
+    if operator_of(call) != "reshape":
+        return True
+    return any(_reads_whole_rows(flow, reader, variable) for reader in flow.readers(variable))
 
 
 def _replaced(flow: Dataflow, products: Sequence[Any]) -> list[list[Any]]:

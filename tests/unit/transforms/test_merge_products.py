@@ -1,4 +1,4 @@
-"""Products of the same few rows become one; transposes of heads of one row become reshapes."""
+"""Products of the same rows become one; transposes of heads of one row become reshapes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tvm import relax
 from packager.graph.dataflow import bindings_of, operator_of
 from packager.transforms.simplify.merge_products import merge_products
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
+from tests.unit.transforms.test_modulated_convs import function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op
@@ -57,6 +58,55 @@ def test_what_stays_apart() -> None:
     assert products(merge_products(made(1, widths=(16,)), 1)) == 1
     assert products(merge_products(made(1, widths=(12, 20)), 1)) == 2  # of no whole vectors
     assert products(merge_products(made(1), 4)) == 3  # the matrices are inputs
+
+
+def of_many_rows(make: Any) -> Any:
+    """Return a module of two products of 40 rows, [32, 16] each, and what ``make`` computes of them."""
+
+    def whole(emit: Any, x: Any, w0: Any, w1: Any, other: Any) -> Any:
+        return make(emit, emit(R.matmul(x, w0)), emit(R.matmul(x, w1)), other)
+
+    return function(inputs((40, 32), (32, 16), (32, 16), (16,)), whole)
+
+
+def gated(emit: Any, gate: Any, up: Any, _other: Any) -> Any:
+    return emit(R.multiply(emit(R.nn.silu(gate)), up))
+
+
+def rotated(emit: Any, q: Any, k: Any, other: Any) -> Any:
+    """Both are scaled by a row, q behind a transpose of heads."""
+    heads = emit(R.permute_dims(emit(R.reshape(q, (40, 2, 8))), [1, 0, 2]))
+    scores = emit(R.matmul(heads, emit(R.permute_dims(heads, [0, 2, 1]))))
+    return emit(R.add(emit(R.sum(scores)), emit(R.multiply(k, other))))
+
+
+def biased(emit: Any, a: Any, b: Any, other: Any) -> Any:
+    return emit(R.multiply(emit(R.add(a, other)), emit(R.add(b, other))))
+
+
+def activated(emit: Any, a: Any, b: Any, _other: Any) -> Any:
+    """Neither is the gate of the other."""
+    return emit(R.concat([emit(R.nn.relu(a)), emit(R.nn.relu(b))], axis=1))
+
+
+def read_by_a_product(emit: Any, a: Any, b: Any, _other: Any) -> Any:
+    return emit(R.add(emit(R.matmul(a, emit(R.permute_dims(a)))), emit(R.matmul(b, emit(R.permute_dims(b))))))
+
+
+@pytest.mark.parametrize("make", [gated, rotated])
+def test_products_of_many_rows_are_one_where_nothing_is_lost(make: Any) -> None:
+    module = of_many_rows(make)
+    merged = merge_products(module, 1)
+    assert products(merged) == products(module) - 1
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in ((40, 32), (32, 16), (32, 16), (16,))]
+    np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [biased, activated, read_by_a_product])
+def test_products_of_many_rows_keep_their_epilogues(make: Any) -> None:
+    module = of_many_rows(make)
+    assert products(merge_products(module, 1)) == products(module)
 
 
 @pytest.mark.parametrize(("rows", "heads", "name"), [(1, 4, "reshape"), (3, 1, "reshape"), (3, 4, "permute_dims")])
