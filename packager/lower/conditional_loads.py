@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir, te, tirx
+from tvm import s_tir, sym, te, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_map
@@ -27,14 +27,15 @@ def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
     """
     (found, *several) = blocks(sch)
     block, parameters = sch.get(found), sch.mod["main"].params
-    conditions = [call for call in nodes_of(block.body, Call) if is_condition(call)]
+    value = _simplified(block)
+    conditions = [call for call in nodes_of(value, Call) if is_condition(call)]
     if several or not conditions or not isinstance(block.body, tirx.BufferStore) or is_movement(sch, found):
         raise ScheduleError("no single computation with conditions")
     axes = [var.var for var in block.iter_vars]
     if not same_objects(block.body.indices, axes) or not block.writes[0].source.same_as(parameters[-1]):
         raise ScheduleError("the result is not written as a whole")
     own = IdentitySet(parameters)
-    if any(load.source not in own for load in loads(block.body.value)):
+    if any(load.source not in own for load in loads(value)):
         raise ScheduleError("an operand is no parameter")
     for condition in conditions:
         _of_vector(condition.args[0], axes[-1], width, axes[-1])
@@ -88,12 +89,35 @@ def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
                 return tirx.if_then_else(on(node.args[0], index), *branches)
             return node
 
-        return on(structural_map(block.body.value, [(TensorLoad, rebuilt), (Call, rebuilt)], order="pre"), index)
+        return on(structural_map(value, [(TensorLoad, rebuilt), (Call, rebuilt)], order="pre"), index)
 
     result = te.compute(shape, compute, name=parameters[-1].name)
     function = te.create_prim_func([*made, result])
     attrs = sch.mod["main"].attrs
     return function.with_attrs(dict(attrs)) if attrs else function
+
+
+def _simplified(block: Any) -> Any:
+    """Return what a block stores, the indices of loads without what their conditions exclude: carries of reshapes."""
+    analyzer = sym.Analyzer()
+    for variable in block.iter_vars:
+        analyzer.bind(variable.var, variable.dom)
+
+    def rebuilt(node: Any) -> Any:
+        if isinstance(node, TensorLoad):
+            return tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
+        if not is_condition(node):
+            return node
+        branches = []
+        for condition, branch in ((node.args[0], node.args[1]), (tirx.Not(node.args[0]), node.args[2])):
+            with analyzer.constraint_scope(analyzer.simplify(condition)):
+                branches.append(everywhere(branch))
+        return tirx.if_then_else(node.args[0], *branches)
+
+    def everywhere(value: Any) -> Any:
+        return structural_map(value, [(TensorLoad, rebuilt), (Call, rebuilt)], order="pre")
+
+    return everywhere(block.body.value) if isinstance(block.body, tirx.BufferStore) else block.body
 
 
 def _choices(condition: Any) -> tuple[Any, Any]:

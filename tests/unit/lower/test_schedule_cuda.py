@@ -74,18 +74,32 @@ def shared_bytes(body: Any) -> int:
     return sum(sizes)
 
 
-def relax_rotary(x: Any, cos: Any, sin: Any) -> Any:
+def relax_rotary(x: Any, cos: Any, sin: Any, dtype: str = "") -> Any:
     """Write a rotary embedding as transformers does; half of a head of 40 fills no vectors."""
     half = int(cos.ty.shape[1]) // 2
     wide = R.astype(x, F)
     first, second = R.strided_slice(wide, [3], [0], [half]), R.strided_slice(wide, [3], [half], [2 * half])
     turned = R.concat([R.negative(second), first], -1)
-    return R.astype(R.add(R.multiply(wide, cos), R.multiply(turned, sin)), x.ty.dtype)
+    return R.astype(R.add(R.multiply(wide, cos), R.multiply(turned, sin)), dtype or x.ty.dtype)
 
 
 def rotary(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     first, second = np.split(x, 2, -1)
     return x * cos + np.concatenate((-second, first), -1) * sin
+
+
+def relax_rotary_of_rows(x: Any, cos: Any, sin: Any) -> Any:
+    """Rotate the first three heads of rows that a product has made, as they lie in them."""
+    batch, rows, _ = map(int, x.ty.shape.values)
+    depth = int(cos.ty.shape[1])
+    heads = R.reshape(R.strided_slice(x, [2], [0], [3 * depth]), (batch, rows, 3, depth))
+    rotated = relax_rotary(R.permute_dims(heads, [0, 2, 1, 3]), cos, sin, str(x.ty.dtype))
+    return R.permute_dims(rotated, [0, 2, 1, 3])
+
+
+def rotary_of_rows(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    heads = x[..., : 3 * cos.shape[1]].reshape(*x.shape[:2], 3, cos.shape[1]).swapaxes(1, 2)
+    return rotary(heads, cos, sin).swapaxes(1, 2)
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -322,6 +336,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
         [3, 40],
     ),
     ("rotary", relax_rotary, rotary, [((2, 3, 5, 64), H), ((5, 64), F), ((5, 64), F)], [0]),
+    ("rotary_of_rows", relax_rotary_of_rows, rotary_of_rows, [((2, 5, 320), H), ((5, 64), F), ((5, 64), F)], [0]),
     ("rotary_dyn", relax_rotary, rotary, [(("n", 3, 5, 32), F), ((5, 32), F), ((5, 32), F)], [1, 3]),
     ("rotary_narrow", relax_rotary, rotary, [((2, 3, 5, 40), H), ((5, 40), F), ((5, 40), F)], [0]),
     ("lookups", relax_lookups, lookups, [(("n", 2), F), ((7, 64), F)], [1, 9, 40]),
@@ -539,9 +554,10 @@ def test_booleans_make_no_vectors(make: Callable[..., Any], dtypes: list[str]) -
     assert not re.search(r"u(short|char)[248]", source[source.rindex("__global__") :])
 
 
-def test_rotary_embeddings_load_vectors() -> None:
+@pytest.mark.parametrize(("make", "shape"), [(relax_rotary, (2, 3, 5, 64)), (relax_rotary_of_rows, (2, 5, 320))])
+def test_rotary_embeddings_load_vectors(make: Callable[..., Any], shape: Shape) -> None:
     """The condition that chooses the half of a row is the same for all elements of a vector."""
-    (primfunc,) = functions(relax_rotary, ((2, 3, 5, 64), H), ((5, 64), F), ((5, 64), F))
+    (primfunc,) = functions(make, (shape, H), ((5, 64), F), ((5, 64), F))
     source, _ = lower(schedule_cuda(primfunc, TARGET))
     kernel = source[source.rindex("__global__") :]
     assert len(re.findall(r"= \*\(uint4\*\)\(p0", kernel)) == 3, "one from its own place, one of two others"
