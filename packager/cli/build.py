@@ -61,7 +61,7 @@ def explain(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Explain what a build would do: supported operators, their backends, reasons. Exits with 3 if it would fail."""
+    """Explain what a build would do, what is refused, and why. Exits with 3 if it would fail."""
     from packager.cli.reports.explain import render
     from packager.pipeline.explain import explain as explain_model
 
@@ -102,7 +102,7 @@ def targets(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Show the attributes of this kind.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the kinds of Targets and whether they can be used here, or the attributes of one kind."""
+    """List the kinds of Targets, or the attributes of one. Says which can be used here."""
     from packager.cli.reports.targets import kind_tables, list_table
     from packager.targets.availability import report_all, report_kind, to_json
 
@@ -133,7 +133,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the size of the build cache and what shared caches were asked for, or clear it."""
+    """Show the size of the build cache, or clear it. Says what shared caches were asked for, too."""
     from packager.codegen.cache import Cache
     from packager.codegen.store_statistics import read_statistics
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,6 +45,10 @@ def run(
 
             models = {model.name: model for model in loaded.manifest.entries}
             tensors = random_inputs(models.get(entry or "", loaded.manifest), random)
+        elif not tensors and loaded.inputs:
+            name = loaded.inputs[0].name
+            hint = f"--random 0 makes them up; --input {shlex.quote(name)}=FILE.npy or --inputs FILE.npz read them"
+            raise UsageError("no inputs are given", hint=hint)
         outputs = loaded.run(tensors, entry=entry)
     if output:
         import numpy as np
@@ -101,7 +106,7 @@ def bench(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure loading and running, with random inputs and symbolic dims at their maxima.
+    """Measure loading and running on random inputs. Symbolic dims are at their maxima.
 
     A CUDA bundle runs on tensors in device memory, and CUDA events measure it.
     """
@@ -161,7 +166,8 @@ def tune(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure the candidates of a bundle's functions and alternatives of its regions here; keep or bind the fastest.
+    """Measure what a bundle can choose from, and keep the fastest. That is candidates of its functions and alternatives
+    of its regions.
 
     Needs neither TVM nor a compiler. The bundle itself is not changed, and results do not depend on the choice. What
     was measured before an interruption is kept beside the records: the same command goes on.

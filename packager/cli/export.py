@@ -40,7 +40,7 @@ def export(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write what packager imports of a model as ONNX, with its constants by name, to look at or for other tools."""
+    """Write what packager imports of a model as ONNX. For other tools or to look at, with constants by name."""
     from packager.frontends.dims import parse_dims
     from packager.frontends.freeze import parse_frozen
     from packager.pipeline.export import OPEN_BOUNDS

@@ -36,7 +36,7 @@ def finalize(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Build the engines of TensorRT that are pending in a bundle, measure them, and write a copy that has them.
+    """Build the engines of TensorRT that are pending in a bundle. Measures them, and writes a copy that has them.
 
     Needs neither TVM nor a compiler. The bundle itself is not changed. Engines are cached by their graph, the version
     of TensorRT and the GPU, so an interrupted command goes on where it was.

@@ -36,7 +36,7 @@ def kernels(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Compile the CUTLASS kernels that models commonly need into a cache that builds share."""
+    """Compile CUTLASS kernels that models commonly need, in advance. Builds find them in a cache that they share."""
     from packager.pipeline.kernels import compile_kernels
 
     with shown_progress(quiet=quiet) as receiver, received(receiver):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ SHORT_SECONDS = 2.0
 """Commands that are usually done in less show no progress until then."""
 LINE_SECONDS = 5.0
 """Seconds between two lines about the steps of a stage."""
+NARROW = 72
+"""Columns of a terminal below which a bar would leave no room for what it is about."""
 
 
 @contextmanager
@@ -33,7 +36,7 @@ def shown_progress(*, quiet: bool = False, after: float = 0.0) -> Iterator[Recei
     """
     if quiet:
         yield _checked(_Warnings())
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):  # these cannot draw a line again
         from rich.console import Console
 
         console, start = Console(stderr=True, highlight=False), time.monotonic()
@@ -122,26 +125,41 @@ class _Live:
         if event.lasting:
             self._bar.console.print(str(event))
             return
-        left = "" if event.seconds_left is None else f"about {duration(event.seconds_left)} left"
+        end = None if event.seconds_left is None else time.monotonic() + event.seconds_left
         if self._stage is None or self._stage[0] != event.text:
             if self._stage is not None:
                 self._bar.remove_task(self._stage[1])
             self._stage = (
                 event.text,
-                self._bar.add_task(event.text, total=event.total or None, steps=event.count, left=left),
+                self._bar.add_task(event.text, total=event.total or None, steps=event.count, end=end),
             )
-        self._bar.update(self._stage[1], completed=event.done, steps=event.count, left=left)
+        self._bar.update(self._stage[1], completed=event.done, steps=event.count, end=end)
+
+
+def _left(end: float | None) -> str:
+    """Return how long it still takes until ``end``, by the clock of ``time.monotonic``, as text."""
+    if end is None:
+        return ""
+    seconds = end - time.monotonic()
+    return f"about {duration(seconds)} left" if seconds > 0 else "takes longer than it did before"
 
 
 def _bar(console: Console) -> Progress:
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
+    class Left(ProgressColumn):
+        """The time that is left."""
+
+        def render(self, task: Task) -> Text:
+            return Text(_left(task.fields["end"]))
+
+    what = TextColumn("{task.description} {task.fields[steps]}")
+    columns: tuple[ProgressColumn, ...] = (SpinnerColumn(), what, BarColumn(bar_width=24), TimeElapsedColumn(), Left())
+    if console.width < NARROW:  # what is said in words, and no bar
+        columns = (what, Left())
     return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description} {task.fields[steps]}"),
-        BarColumn(bar_width=24),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
+        *columns,
         console=console,
         transient=True,
         refresh_per_second=4,  # little enough to disturb no measurement that is shown

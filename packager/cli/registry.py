@@ -26,7 +26,7 @@ def push(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Store a bundle in an OCI registry, with weights, signature and provenance. Prints its reference by digest."""
+    """Store a bundle in an OCI registry. With weights, signature and provenance. Prints its reference by digest."""
     from packager.deploy.registry.push import push as push_bundle
 
     with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
@@ -46,7 +46,7 @@ def pull(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Take a bundle, and what was stored with it, from an OCI registry, checked. Prints the bundle's path."""
+    """Take a bundle from an OCI registry, and check it. With what was stored with it. Prints the bundle's path."""
     from packager.deploy.registry.pull import pull as pull_bundle
 
     with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):

@@ -84,7 +84,7 @@ def verify(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Check integrity, structure, policy, and whether the bundle runs on a machine. Exit code 1: findings."""
+    """Check integrity, structure, policy, and if it runs on a machine. Exit code 1: findings."""
     from packager.deploy.verify.verifier import verify as verify_bundle
 
     if signature is not None and trust is None:
@@ -141,7 +141,7 @@ def machine(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Describe this machine; verify --machine reads what --json prints."""
+    """Describe this machine. What --json prints is for verify --machine on another one."""
     from packager.backends.registry import known_libraries
     from packager.deploy.load.folders import library_folders
     from packager.deploy.verify.gpu_description import describe_gpu
@@ -174,7 +174,7 @@ def schema(
         typer.Argument(metavar="FORMAT", help="The format to describe: manifest, policy or trust."),
     ],
 ) -> None:
-    """Print the JSON Schema (2020-12) of the manifest, of policy files or of trust files."""
+    """Print the JSON Schema of manifests, policy files or trust files. They are of version 2020-12."""
     from packager.bundle.manifest import manifest_schema
     from packager.deploy.trust.trust import trust_schema
     from packager.deploy.verify.policy import policy_schema
@@ -193,7 +193,7 @@ def sdk(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say where the header is that host programs in C and C++ include, and the files by which build systems find it."""
+    """Say where the C header, CMake package and pkg-config file are. Programs in C and C++ are built with these."""
     from packager.resources import folder
 
     if include + cmake + pkgconfig + as_json > 1:

@@ -31,7 +31,9 @@ def report(
         ),
     ],
     *,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.html", help="The page to write.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.html", help="The page; default: NAME-report.html.")
+    ] = None,
     profile: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE.json", help="What bench --profile-json wrote, for each bundle in order."),
@@ -48,7 +50,8 @@ def report(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write what is known of a bundle as one HTML page that works offline. Nothing of it is executed without --run."""
+    """Write what is known of a bundle as one HTML page. It works offline; nothing is executed without --run. Prints its
+    path."""
     from packager.deploy.report.html import render_page
     from packager.deploy.report.measurements import Roof, read_measurement
     from packager.deploy.report.page import make_page
@@ -69,7 +72,9 @@ def report(
             described.append(_describe(subject, profiles[number] if number < len(profiles) else measured, libraries))
         progress("rendering the page")
         page = render_page(make_page(found, described, Roof(peak_gflops, peak_gb)))
+    output = output or Path(f"{subjects[0].resolve().stem}-report.html")
     write_whole(output, lambda stream: stream.write(page))
+    print(output)
 
 
 def _measure(subject: BundleSubject, threads: int, device: int, libraries: Sequence[Path] | None) -> Measurement:

@@ -69,6 +69,16 @@ def load_model(
     return relax_json.load(path, dims, name, entry or relax_json.MAIN, overrides)
 
 
+_TORCH = "torch makes one of a model: torch.export.save(torch.export.export(model, (example,)), 'model.pt2')"
+_TENSORFLOW = "tf2onnx writes .onnx files of TensorFlow's models"
+_OTHERS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin", ".safetensors"), _TORCH),
+    **dict.fromkeys((".pb", ".h5", ".keras", ".tflite"), _TENSORFLOW),
+    **dict.fromkeys((".pkl", ".joblib"), "skl2onnx writes .onnx files of scikit-learn's models"),
+}
+"""How models in files of others get into one that is read."""
+
+
 @contextmanager
 def _blamed(path: Path) -> Iterator[None]:
     """Turn what an importer raises about a file that it did not expect into a ModelError."""
@@ -88,10 +98,10 @@ def _blamed(path: Path) -> Iterator[None]:
 def check_suffix(path: Path) -> None:
     """Raise UsageError unless ``path`` is a file of a known suffix."""
     if path.suffix not in SUFFIXES:
-        raise UsageError(
-            f"{path}: the suffix {path.suffix!r} is not a model format",
-            hint="models are .onnx, .pt2 (torch.export.save) or .json (tvm.ir.save_json of a Relax module)",
-        )
+        hint = "models are .onnx, .pt2 (torch.export.save) or .json (tvm.ir.save_json of a Relax module)"
+        if other := _OTHERS.get(path.suffix.lower()):
+            hint += f"; {other}"
+        raise UsageError(f"{path}: the suffix {path.suffix!r} is not a model format", hint=hint)
     if not path.exists():
         raise UsageError(f"{path}: no such file", hint="give the path of a model")
     if not path.is_file():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -52,49 +52,51 @@ class Pool:
         self._most_waiting = waiting
         self._most_rows = 0 if batch is None else _bound(bundle, batch)
         self._queue: deque[Waiting] = deque()
-        self._arrived = asyncio.Condition()
-        self._workers: list[asyncio.Task[None]] = []
-        self._resources = ExitStack()
+        self._arrived = threading.Condition()  # guards what is above and below
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        self._sessions_open = ExitStack()
 
     async def __aenter__(self) -> Pool:
-        threads = self._resources.enter_context(ThreadPoolExecutor(self._sessions))
+        loop = asyncio.get_running_loop()
         for _ in range(self._sessions):
-            session = self._resources.enter_context(self._bundle.session(threads=1))
-            self._workers.append(asyncio.create_task(self._work(session, threads)))
+            session = self._sessions_open.enter_context(self._bundle.session(threads=1))
+            self._threads.append(threading.Thread(target=self._work, args=(session, loop), daemon=True))
+        for thread in self._threads:
+            thread.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
-        for request in self._queue:
+        with self._arrived:
+            self._closed = True
+            waiting, self._queue = self._queue, deque()
+            self._arrived.notify_all()
+        for request in waiting:
             request.done.cancel()
-        self._resources.close()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        self._sessions_open.close()
 
     async def run(self, inputs: Arrays) -> Arrays:
         """Run the model on one request. Raises BusyError, and packager.PackagerError for inputs that do not fit."""
-        if len(self._queue) >= self._most_waiting:
-            raise BusyError
         request = Waiting(inputs, asyncio.get_running_loop().create_future())
-        async with self._arrived:
+        with self._arrived:
+            if self._closed or len(self._queue) >= self._most_waiting:
+                raise BusyError
             self._queue.append(request)
             self._arrived.notify()
         return await request.done
 
-    async def _work(self, session: packager.Session, threads: ThreadPoolExecutor) -> None:
-        loop = asyncio.get_running_loop()
+    def _work(self, session: packager.Session, loop: asyncio.AbstractEventLoop) -> None:
+        """Run requests until the pool is closed: the thread of a session."""
         while True:
-            async with self._arrived:
-                await self._arrived.wait_for(lambda: self._queue)
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._queue or self._closed)
+                if self._closed:
+                    return
                 requests = self._take()
-            results = await loop.run_in_executor(threads, _run, session, requests)
-            for request, result in zip(requests, results, strict=True):
-                if request.done.cancelled():  # its client has gone
-                    continue
-                if isinstance(result, Exception):
-                    request.done.set_exception(result)
-                else:
-                    request.done.set_result(result)
+            results = _run(session, requests)
+            loop.call_soon_threadsafe(_answer, requests, results)
 
     def _take(self) -> list[Waiting]:
         """Take the oldest request, and those right behind it that fit into its run."""
@@ -108,6 +110,16 @@ class Pool:
                 break
             requests.append(self._queue.popleft())
         return requests
+
+
+def _answer(requests: list[Waiting], results: list[Arrays | Exception]) -> None:
+    for request, result in zip(requests, results, strict=True):
+        if request.done.done():  # its client has gone
+            continue
+        if isinstance(result, Exception):
+            request.done.set_exception(result)
+        else:
+            request.done.set_result(result)
 
 
 def _has_rows(request: Waiting) -> bool:

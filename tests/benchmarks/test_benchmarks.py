@@ -275,6 +275,31 @@ def test_import_time(run_benchmark: Callable[..., Figures]) -> None:
     assert all(spread["median"] > 0 for spread in figures.values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["triton", "http_server"])
+def test_serving(name: str, run_benchmark: Callable[..., Figures]) -> None:
+    if name == "http_server":
+        pytest.importorskip("uvicorn")
+    figures = run_benchmark(f"serving.{name}", "--models", "digits", "--seconds", 2, "--rounds", 2)["digits"]
+    load, latency = figures["load"], figures["latency_us"]
+    assert load["errors"] == 0 < load["requests"]
+    assert len(load["resident_mib"]) >= 2
+    assert latency["request"]["median"] > latency["bare"]["median"] > 0
+    assert latency["own"]["count"] == 2
+
+
+def test_growth_of_memory_is_that_after_its_first_quarter() -> None:
+    from benchmarks.serving.figures import Latency, Load, thresholds
+
+    latency = Latency.of([(120.0, 80.0, 20.0)] * 3)
+    assert latency.ratio.median == 1.2
+    leaking = Load(60, 1000, 0, [50.0, 90.0, *range(100, 160)])
+    assert leaking.growth_mib > 30
+    assert [each.met for each in thresholds("model", leaking, latency, 1.0)] == [True, False, False]
+    steady = Load(60, 1000, 1, [50.0, 90.0, *[100.0] * 60])
+    assert [each.met for each in thresholds("model", steady, latency, 25.0)] == [False, True, True]
+
+
 def test_spread_is_median_and_quartiles() -> None:
     from benchmarks.harness.measure import Spread
 

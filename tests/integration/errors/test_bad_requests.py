@@ -48,6 +48,9 @@ def test_a_wrong_option(cli: Cli, models: Path, options: list[str], message: str
         ("missing.onnx", "missing.onnx: no such file", "give the path of a model"),
         ("model.tflite", "the suffix '.tflite' is not a model format", "models are .onnx"),
         ("model", "the suffix '' is not a model format", "models are .onnx"),
+        ("model.pth", "the suffix '.pth' is not a model format", "torch.export.save(torch.export.export(model"),
+        ("model.h5", "the suffix '.h5' is not a model format", "tf2onnx"),
+        ("model.pkl", "the suffix '.pkl' is not a model format", "skl2onnx"),
         ("folder.onnx", "folder.onnx: not a file", "give the path of a model"),
     ],
 )
@@ -250,8 +253,11 @@ def test_deploy_commands_refuse_what_is_no_bundle(cli: Cli, models: Path, tmp_pa
         assert_refused(cli(*command, tmp_path / "missing.so"), 2, "missing.so")
 
 
+def test_run_without_inputs_says_how_to_give_them(cli: Cli, batched: Path) -> None:
+    assert_refused(cli("run", batched), 2, "no inputs are given", hint="--random 0 makes them up; --input x=FILE.npy")
+
+
 def test_run_refuses_tensors_that_do_not_fit(cli: Cli, batched: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((3, 5), np.float32))
     assert_refused(cli("run", batched, "--input", f"x={tmp_path / 'x.npy'}"), 2, "'x'")
     assert_refused(cli("run", batched, "--input", f"z={tmp_path / 'x.npy'}"), 2, "'z'")
-    assert_refused(cli("run", batched), 2, "'x' is missing")

@@ -7,304 +7,18 @@
 // buffers of each input, and inputs as NAME:TYPE:EXTENTS:FILE. An empty line ends a batch. Every thread repeats all
 // batches for so many seconds, at least once. Printed are the responses of the first time, with their bytes in hex,
 // "runs" and the rows of each run, and at the end how many responses came and how many differed from the first.
-#include <dlfcn.h>
+#include "server.hpp"
 
-#include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
-#include <map>
-#include <memory>
-#include <sstream>
-#include <string>
 #include <thread>
-#include <vector>
-
-#include "triton/core/tritonbackend.h"
-
-struct TRITONSERVER_Error {
-  TRITONSERVER_Error_Code code;
-  std::string message;
-};
-struct TRITONBACKEND_Model {
-  std::string folder;
-  void *state = nullptr;
-};
-struct TRITONBACKEND_ModelInstance {
-  TRITONBACKEND_Model *model;
-  void *state = nullptr;
-  std::string runs;  // rows of each
-  int succeeded = 0;
-};
-struct TRITONBACKEND_Input {
-  TRITONSERVER_DataType type;
-  std::vector<std::int64_t> shape;
-  std::vector<std::vector<char>> buffers;
-};
-struct TRITONBACKEND_Request {
-  std::vector<std::string> wanted;
-  std::map<std::string, TRITONBACKEND_Input> inputs;
-  std::string answer;
-  bool released = false;
-};
-struct TRITONBACKEND_Output {
-  std::string name;
-  TRITONSERVER_DataType type;
-  std::vector<std::int64_t> shape;
-  std::vector<char> data;
-};
-struct TRITONBACKEND_Response {
-  TRITONBACKEND_Request *request;
-  std::vector<std::unique_ptr<TRITONBACKEND_Output>> outputs;
-};
-
-namespace {
-
-const char *const TYPES[] = {"INVALID", "BOOL",  "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16",
-                             "INT32",   "INT64", "FP16",  "FP32",   "FP64",   "BYTES",  "BF16"};
-const char *const CODES[] = {"UNKNOWN",     "INTERNAL",    "NOT_FOUND",      "INVALID_ARG",
-                             "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"};
-
-std::vector<std::string> split(const std::string &text, char at) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
-  return parts;
-}
-
-std::string joined(const std::vector<std::int64_t> &extents) {
-  std::string text;
-  for (const std::int64_t extent : extents) text += (text.empty() ? "" : ",") + std::to_string(extent);
-  return text;
-}
-
-TRITONBACKEND_Request parse(const std::string &line) {
-  TRITONBACKEND_Request request;
-  std::vector<std::string> words = split(line, ' ');
-  if (words[0] != "*") request.wanted = split(words[0], ',');
-  const std::size_t buffers = std::stoul(words[1]);
-  for (std::size_t i = 2; i < words.size(); i++) {
-    const std::vector<std::string> parts = split(words[i], ':');
-    TRITONBACKEND_Input &input = request.inputs[parts[0]];
-    input.type = static_cast<TRITONSERVER_DataType>(std::find(TYPES, std::end(TYPES), parts[1]) - TYPES);
-    for (const std::string &extent : split(parts[2], ',')) input.shape.push_back(std::stoll(extent));
-    std::ifstream file(parts[3], std::ios::binary);
-    const std::vector<char> data{std::istreambuf_iterator<char>(file), {}};
-    const std::size_t size = data.size() / buffers + 1;  // not of whole elements
-    for (std::size_t start = 0; start < data.size(); start += size) {
-      input.buffers.emplace_back(data.begin() + static_cast<std::ptrdiff_t>(start),
-                                 data.begin() + static_cast<std::ptrdiff_t>(std::min(start + size, data.size())));
-    }
-  }
-  return request;
-}
-
-template <typename Function>
-Function *find(void *library, const char *name) {
-  Function *function;
-  *reinterpret_cast<void **>(&function) = dlsym(library, name);
-  if (function == nullptr) {
-    std::cerr << dlerror() << "\n";
-    std::exit(1);
-  }
-  return function;
-}
-
-void require(TRITONSERVER_Error *error) {
-  if (error == nullptr) return;
-  std::cerr << CODES[error->code] << " " << error->message << "\n";
-  delete error;
-  std::exit(1);
-}
-
-}  // namespace
-
-extern "C" {
-
-TRITONSERVER_Error *TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char *message) {
-  return new TRITONSERVER_Error{code, message};
-}
-void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error) { delete error; }
-TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error *error) { return error->code; }
-const char *TRITONSERVER_ErrorMessage(TRITONSERVER_Error *error) { return error->message.c_str(); }
-TRITONSERVER_Error *TRITONSERVER_LogMessage(TRITONSERVER_LogLevel, const char *, int, const char *message) {
-  std::cerr << "log: " << message << "\n";
-  return nullptr;
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor) {
-  const char *const version = std::getenv("TRITON_MINOR");
-  *major = TRITONBACKEND_API_VERSION_MAJOR;
-  *minor = version != nullptr ? static_cast<uint32_t>(std::atoi(version)) : TRITONBACKEND_API_VERSION_MINOR;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelRepository(TRITONBACKEND_Model *model, TRITONBACKEND_ArtifactType *type,
-                                                  const char **location) {
-  *type = TRITONBACKEND_ARTIFACT_FILESYSTEM;
-  *location = model->folder.c_str();
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelVersion(TRITONBACKEND_Model *, uint64_t *version) {
-  *version = 1;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelState(TRITONBACKEND_Model *model, void **state) {
-  *state = model->state;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelSetState(TRITONBACKEND_Model *model, void *state) {
-  model->state = state;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance *,
-                                                    TRITONSERVER_InstanceGroupKind *kind) {
-  *kind = TRITONSERVER_INSTANCEGROUPKIND_CPU;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceDeviceId(TRITONBACKEND_ModelInstance *, int32_t *device) {
-  *device = 0;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance *instance,
-                                                     TRITONBACKEND_Model **model) {
-  *model = instance->model;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceState(TRITONBACKEND_ModelInstance *instance, void **state) {
-  *state = instance->state;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceSetState(TRITONBACKEND_ModelInstance *instance, void *state) {
-  instance->state = state;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance *instance,
-                                                                TRITONBACKEND_Request *, const bool success,
-                                                                const uint64_t exec_start, const uint64_t compute_start,
-                                                                const uint64_t compute_end, const uint64_t exec_end) {
-  if (exec_start > compute_start || compute_start > compute_end || compute_end > exec_end) std::abort();
-  instance->succeeded += success;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKEND_ModelInstance *instance,
-                                                                     const uint64_t batch_size, const uint64_t,
-                                                                     const uint64_t, const uint64_t, const uint64_t) {
-  instance->runs += " " + std::to_string(batch_size);
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_RequestInput(TRITONBACKEND_Request *request, const char *name,
-                                               TRITONBACKEND_Input **input) {
-  const auto found = request->inputs.find(name);
-  if (found == request->inputs.end()) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "no such input");
-  *input = &found->second;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request *request, uint32_t *count) {
-  *count = static_cast<uint32_t>(request->wanted.size());
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request *request, const uint32_t index,
-                                                    const char **name) {
-  *name = request->wanted[index].c_str();
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t) {
-  if (request->released) std::abort();
-  request->released = true;
-  request->inputs.clear();  // a backend must not use them any more
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, const char **,
-                                                  TRITONSERVER_DataType *datatype, const int64_t **shape,
-                                                  uint32_t *dims_count, uint64_t *byte_size, uint32_t *buffer_count) {
-  *datatype = input->type;
-  *shape = input->shape.data();
-  *dims_count = static_cast<uint32_t>(input->shape.size());
-  *byte_size = 0;
-  for (const std::vector<char> &buffer : input->buffers) *byte_size += buffer.size();
-  *buffer_count = static_cast<uint32_t>(input->buffers.size());
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *input, const uint32_t index, const void **buffer,
-                                              uint64_t *byte_size, TRITONSERVER_MemoryType *memory_type, int64_t *) {
-  *buffer = input->buffers[index].data();
-  *byte_size = input->buffers[index].size();
-  *memory_type = TRITONSERVER_MEMORY_CPU;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **response, TRITONBACKEND_Request *request) {
-  *response = new TRITONBACKEND_Response{request, {}};
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *response, TRITONBACKEND_Output **output,
-                                                 const char *name, const TRITONSERVER_DataType datatype,
-                                                 const int64_t *shape, const uint32_t dims_count) {
-  response->outputs.push_back(std::make_unique<TRITONBACKEND_Output>(
-      TRITONBACKEND_Output{name, datatype, std::vector<std::int64_t>(shape, shape + dims_count), {}}));
-  *output = response->outputs.back().get();
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_ResponseSend(TRITONBACKEND_Response *response, const uint32_t,
-                                               TRITONSERVER_Error *error) {
-  std::string &answer = response->request->answer;
-  if (!answer.empty()) std::abort();  // one response for each request
-  if (error != nullptr) {
-    answer = std::string("error ") + CODES[error->code] + " " + error->message + "\n";
-  } else {
-    for (const auto &output : response->outputs) {
-      answer += "output " + output->name + " " + TYPES[output->type] + " " + joined(output->shape) + " ";
-      static const char *const digits = "0123456789abcdef";
-      for (const char byte : output->data) {
-        answer += digits[static_cast<unsigned char>(byte) / 16];
-        answer += digits[static_cast<unsigned char>(byte) % 16];
-      }
-      answer += "\n";
-    }
-    answer += "sent\n";
-  }
-  delete response;
-  return nullptr;
-}
-TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output *output, void **buffer, const uint64_t byte_size,
-                                               TRITONSERVER_MemoryType *memory_type, int64_t *) {
-  output->data.resize(byte_size);
-  *buffer = output->data.data();
-  *memory_type = TRITONSERVER_MEMORY_CPU;  // also where device memory is preferred
-  return nullptr;
-}
-
-}  // extern "C"
 
 int main(int argc, char **argv) {
   if (argc != 5) return 2;
-  void *const library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    std::cerr << dlerror() << "\n";
-    return 1;
-  }
-#define FIND(name) auto *const name = find<decltype(TRITONBACKEND_##name)>(library, "TRITONBACKEND_" #name)
-  FIND(Initialize);
-  FIND(ModelInitialize);
-  FIND(ModelInstanceInitialize);
-  FIND(ModelInstanceExecute);
-  FIND(ModelInstanceFinalize);
-  FIND(ModelFinalize);
-
-  std::vector<std::vector<TRITONBACKEND_Request>> batches(1);
-  for (std::string line; std::getline(std::cin, line);) {
-    if (line.empty()) {
-      batches.emplace_back();
-    } else {
-      batches.back().push_back(parse(line));
-    }
-  }
-  require(Initialize(nullptr));
+  const Backend backend(argv[1]);
+  const std::vector<std::vector<TRITONBACKEND_Request>> batches = read_batches();
+  require(backend.Initialize(nullptr));
   TRITONBACKEND_Model model{argv[2], nullptr};
-  require(ModelInitialize(&model));
+  require(backend.ModelInitialize(&model));
 
   struct Worker {
     TRITONBACKEND_ModelInstance instance;
@@ -316,7 +30,7 @@ int main(int argc, char **argv) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(std::stod(argv[4]));
   for (Worker &worker : workers) {
     worker.instance.model = &model;
-    require(ModelInstanceInitialize(&worker.instance));
+    require(backend.ModelInstanceInitialize(&worker.instance));
   }
   for (Worker &worker : workers) {
     threads.emplace_back([&] {
@@ -327,11 +41,9 @@ int main(int argc, char **argv) {
           std::vector<TRITONBACKEND_Request *> pointers;
           for (TRITONBACKEND_Request &request : requests) pointers.push_back(&request);
           worker.instance.runs.clear();
-          require(ModelInstanceExecute(&worker.instance, pointers.data(), static_cast<uint32_t>(pointers.size())));
-          for (const TRITONBACKEND_Request &request : requests) {
-            if (!request.released || request.answer.empty()) std::abort();
-            all += request.answer;
-          }
+          require(
+              backend.ModelInstanceExecute(&worker.instance, pointers.data(), static_cast<uint32_t>(pointers.size())));
+          for (const TRITONBACKEND_Request &request : requests) all += answer_of(request);
           all += "runs" + worker.instance.runs + "\n";
           worker.responses += static_cast<long>(requests.size());
         }
@@ -346,10 +58,9 @@ int main(int argc, char **argv) {
   for (Worker &worker : workers) {
     responses += worker.responses;
     different += worker.different + (worker.first != workers[0].first);
-    require(ModelInstanceFinalize(&worker.instance));
+    require(backend.ModelInstanceFinalize(&worker.instance));
   }
-  require(ModelFinalize(&model));
-  dlclose(library);
+  require(backend.ModelFinalize(&model));
   std::cout << "responses " << responses << " different " << different << "\n";
   return 0;
 }

@@ -175,3 +175,11 @@ def test_build_systems_read_the_version_of_packager() -> None:
     text = (stub / "cmake" / "packager-config-version.cmake").read_text()
     assert f'set(PACKAGE_VERSION "{__version__}")' in text
     assert f'STREQUAL "{__version__.rpartition(".")[0]}"' in text
+
+
+def test_a_report_has_a_name_by_default(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("report", good, "-q")
+    assert done.output == f"{good.stem}-report.html\n"
+    assert (tmp_path / done.output.strip()).read_text().startswith("<!doctype html>")
+    assert call("report", good, "-q", "-o", tmp_path / "page.html").output == f"{tmp_path / 'page.html'}\n"
