@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 class PackagerError(Exception):
@@ -22,6 +23,10 @@ class PackagerError(Exception):
         self.hint = hint
         self.detail = detail
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let processes hand errors on: what ``__init__`` takes differs, and by default gets the message alone."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     def render(self) -> str:
         """Return the text for a terminal: message, detail, hint."""
         text = f"error: {self.message}"
@@ -30,6 +35,12 @@ class PackagerError(Exception):
         if self.hint:
             text += f"\n\nhint: {self.hint}"
         return text
+
+
+def _restored(kind: type[PackagerError], args: tuple[Any, ...], state: dict[str, Any]) -> PackagerError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class PackagerWarning(UserWarning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
 from pathlib import Path
@@ -16,6 +17,18 @@ from packager.cli.reports.tables import Table, print_tables
 from packager.errors import UsageError
 
 Device = Annotated[int, typer.Option(metavar="N", help="Index of the GPU that a CUDA bundle runs on.", min=0)]
+On = Annotated[
+    str, typer.Option("--on", metavar="ray[://HOST:PORT]", help="Do it on a node of a cluster of Ray, which has a GPU.")
+]
+Gpu = Annotated[str, typer.Option("--gpu", metavar="NAME", help="With --on: that GPU, as Ray names it: H100.")]
+
+
+def check_place(on: str, gpu: str, device: int) -> None:
+    """Raise UsageError for options that contradict ``--on``, or are for it."""
+    if gpu and not on:
+        raise UsageError("--gpu is for --on", hint="packager tune BUNDLE --on ray://HOST:10001 --gpu H100")
+    if on and device:
+        raise UsageError("--device and --on exclude each other: the cluster gives a GPU that is free")
 
 
 def run(
@@ -163,6 +176,8 @@ def tune(
     threads: Annotated[int, typer.Option(metavar="N", help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
     libraries: Libraries = None,
+    on: On = "",
+    gpu: Gpu = "",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -170,18 +185,20 @@ def tune(
     of its regions.
 
     Needs neither TVM nor a compiler. The bundle itself is not changed, and results do not depend on the choice. What
-    was measured before an interruption is kept beside the records: the same command goes on.
+    was measured before an interruption is kept beside the records: the same command goes on. With --on a cluster's
+    node measures, from the start if it is lost.
     """
     from packager.bundle.tuning_records import merge_records, read_records
     from packager.deploy.load.selection import by_records, foreign, write_selected
 
     if merge and output is None:
         raise UsageError("--merge is for -o", hint="packager tune BUNDLE -o FILE --merge")
+    check_place(on, gpu, device)
     before = [read_records([output])] if merge and output is not None and output.exists() else []
     if tuning:
         from packager.bundle.reader import read_manifest
 
-        if bind is None or output is not None or as_json:
+        if bind is None or output is not None or as_json or on:
             raise UsageError(
                 "--tuning is for --bind alone: nothing is measured",
                 hint="packager tune BUNDLE --tuning FILE --bind OUT",
@@ -192,19 +209,24 @@ def tune(
             print(f"note: {note}", file=sys.stderr)
     else:
         from packager.cli.reports.tune import tune_tables
-        from packager.deploy.measure.tune import tune as tune_bundle
 
-        journal = None if output is None else output.with_name(f"{output.name}.journal")
+        journal = None if output is None or on else output.with_name(f"{output.name}.journal")
+        if on:
+            from packager.pipeline.many.ray_bundles import Place, tune_on
+
+            measure = functools.partial(tune_on, Place(on, gpu))
+        else:
+            from packager.deploy.measure.tune import tune as tune_bundle
+
+            measure = functools.partial(tune_bundle, device=device, journal=journal)
         with shown_progress(quiet=quiet) as receiver:
-            result = tune_bundle(
+            result = measure(
                 bundle,
                 rounds=rounds,
                 seed=seed,
                 threads=threads,
-                device=device,
                 libraries=libraries,
                 seconds=seconds,
-                journal=journal,
                 progress=receiver,
             )
         selection = result.selection

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from packager.cli.deploy import Device
+from packager.cli.deploy import Device, Gpu, On, check_place
 from packager.cli.files import Json, print_json
 from packager.cli.progress import Quiet, shown_progress
 from packager.cli.release import BundlePath, Libraries
@@ -33,23 +34,33 @@ def finalize(
     device: Device = 0,
     libraries: Libraries = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build all engines anew, and keep none.")] = False,
+    on: On = "",
+    gpu: Gpu = "",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Build the engines of TensorRT that are pending in a bundle. Measures them, and writes a copy that has them.
 
     Needs neither TVM nor a compiler. The bundle itself is not changed. Engines are cached by their graph, the version
-    of TensorRT and the GPU, so an interrupted command goes on where it was.
+    of TensorRT and the GPU, so an interrupted command goes on where it was. With --on a cluster's node does it:
+    --python and --libraries are paths there.
     """
     from packager.cli.reports.finalize import finalize_tables
-    from packager.deploy.finalize.finalizer import finalize as finalize_bundle
 
+    check_place(on, gpu, device)
+    if on:
+        from packager.pipeline.many.ray_bundles import Place, finalize_on
+
+        finish = functools.partial(finalize_on, Place(on, gpu))
+    else:
+        from packager.deploy.finalize.finalizer import finalize as finalize_bundle
+
+        finish = functools.partial(finalize_bundle, device=device)
     with shown_progress(quiet=quiet) as receiver:
-        result = finalize_bundle(
+        result = finish(
             bundle,
             output,
             python=python,
-            device=device,
             use=use,
             rounds=rounds,
             tolerance=tolerance,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.gpu.arch import arch_key
+from packager.bundle.hashing import digest
 from packager.codegen.toolchain import run
 from packager.errors import ToolchainError, UsageError, valid_names
 
@@ -139,6 +140,15 @@ def check_archs(archs: Sequence[str], ptx: Sequence[str], toolkit: CudaToolkit) 
                 )
             if list(chosen).count(name) > 1:
                 raise UsageError(f"cuda: -{key} names {name} twice", hint="name each architecture once")
+
+
+def fatbin_key(toolkit: CudaToolkit, source: Path, archs: Sequence[str], ptx: Sequence[str], cc_version: str) -> str:
+    """Return a hash of all that ``compile_fatbin`` makes code of, for a file that includes the toolkit's headers alone.
+
+    Its name counts, since internal symbols have it.
+    """
+    facts = {"name": source.name, "text": source.read_text(encoding="utf-8"), "arch": list(archs), "ptx": list(ptx)}
+    return digest(facts | {"flags": _FLAGS, "nvcc": toolkit.version, "cc": cc_version})
 
 
 def compile_fatbin(

@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 from packager import errors
-from packager.errors import EXIT_CODES, PackagerError, RunError, ToolchainError, UnsupportedOperatorsError, UsageError
+from packager.errors import (
+    EXIT_CODES,
+    PackagerError,
+    RunError,
+    ToolchainError,
+    UnboundedDimsError,
+    UnsupportedOperatorsError,
+    UsageError,
+)
 
 
 def test_message_detail_and_hint_stand_apart() -> None:
@@ -41,3 +50,16 @@ def test_every_error_has_a_documented_exit_code() -> None:
     for kind in classes:
         assert kind.exit_code in EXIT_CODES
     assert RunError("x", status=-3, name="PACKAGER_ERROR_SHAPE").status == -3
+
+
+def test_errors_are_handed_on_by_processes() -> None:
+    sent = (
+        RunError("x", status=-3, name="PACKAGER_ERROR_SHAPE", hint="y"),
+        UnsupportedOperatorsError({"Zed": ["z"]}),
+        UnboundedDimsError({"n": "x[0]"}),
+        ToolchainError("gcc failed", argv=["gcc"], stderr="no"),
+    )
+    for error in sent:
+        arrived = pickle.loads(pickle.dumps(error))
+        assert type(arrived) is type(error)
+        assert (arrived.render(), vars(arrived)) == (error.render(), vars(error))

@@ -13,7 +13,7 @@ from packager.backends.base import Context, Target
 from packager.bundle.gpu.arch import parse_arch
 from packager.bundle.manifest import License
 from packager.codegen.c_text import c_expression
-from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
+from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, fatbin_key, find_cuda_toolkit
 from packager.codegen.templates import render
 from packager.codegen.timings import workers
 from packager.codegen.toolchain import run
@@ -57,13 +57,16 @@ def generate(kernels: Sequence[Kernel], target: Target, context: Context) -> Bac
         module, own = lower_cuda_kernels(part, tvm_target)
         launches |= own
         code = tvm.get_global_func("target.build.cuda")(module, tvm_target).inspect_source()
-        (context.workdir / f"kernels_{index}.cu").write_text(let_kernels_wait(code, own))
+        _source(index, context).write_text(let_kernels_wait(code, own))
     with (
         context.counted("compiling CUDA kernel", len(kernels), at_once=context.jobs) as steps,
         workers(context.jobs) as pool,
     ):
 
         def compile_part(index: int) -> None:
+            if _fetch(index, toolkit, target, context):
+                steps.skip(len(parts[index]))
+                return
             with steps.step(len(parts[index])):
                 _compile(index, toolkit, target, context)
 
@@ -104,10 +107,25 @@ def _module(index: int) -> str:
     return f"pkm_cuda_{index}"
 
 
+def _fetch(index: int, toolkit: CudaToolkit, target: Target, context: Context) -> bool:
+    """Take a part's code from the cache, and return whether it is there."""
+    return context.cache.fetch("object", _key(index, toolkit, target, context), context.workdir)
+
+
 def _compile(index: int, toolkit: CudaToolkit, target: Target, context: Context) -> None:
-    source, options = context.workdir / f"kernels_{index}.cu", target.options
-    cc = context.toolchain.cc
-    compile_fatbin(toolkit, source, source.with_suffix(".fatbin"), options.arch, options.ptx, (), cc)
+    source, options = _source(index, context), target.options
+    output = source.with_suffix(".fatbin")
+    compile_fatbin(toolkit, source, output, options.arch, options.ptx, (), context.toolchain.cc)
+    context.cache.add("object", _key(index, toolkit, target, context), (output,))
+
+
+def _key(index: int, toolkit: CudaToolkit, target: Target, context: Context) -> str:
+    options, version = target.options, context.toolchain.versions["cc"]
+    return fatbin_key(toolkit, _source(index, context), options.arch, options.ptx, version)
+
+
+def _source(index: int, context: Context) -> Path:
+    return context.workdir / f"kernels_{index}.cu"
 
 
 def _compile_launchers(

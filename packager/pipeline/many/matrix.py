@@ -5,13 +5,11 @@ Each is a process of its own, ``packager build``, so that one that is killed tak
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import itertools
 import os
 import re
 import shlex
-import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -105,13 +103,11 @@ def build_matrix_on(cases: Sequence[Case], cluster: str, *, jobs: int | None = N
     Nodes get a copy of the folder of the builds' file. Raises UsageError, ToolchainError.
     """
     from packager.pipeline.many.ray_builds import RayBuilds
+    from packager.pipeline.many.ray_tasks import opened_tasks
 
-    with contextlib.redirect_stdout(sys.stderr):  # where Ray prints what it has to say of its nodes
-        builds = RayBuilds(cluster, cases[0].folder, jobs or CORES_OF_A_BUILD)
-        try:
-            return build_all(cases, builds.build, builds.stop, at_once=min(len(cases), MOST_TASKS))
-        finally:
-            builds.close()
+    with opened_tasks(cluster, cases[0].folder) as tasks:
+        builds = RayBuilds(tasks, jobs or CORES_OF_A_BUILD)
+        return build_all(cases, builds.build, tasks.stop, at_once=min(len(cases), MOST_TASKS))
 
 
 def build_all(cases: Sequence[Case], run: Run, stop: Callable[[], None], *, at_once: int) -> list[Outcome]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.hashing import sha256_of_file
+from packager.pipeline.many.running import Running
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,11 @@ class Processes:
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._running: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()
-        self._stopped = False
+        self._running: Running[subprocess.Popen[str]] = Running()
 
     def stop(self) -> None:
         """End the builds that run, and begin no more."""
-        with self._lock:
-            self._stopped = True
-            running = list(self._running)
+        running = self._running.stop()
         for process in running:
             process.terminate()  # it removes its temporary files
         for process in running:
@@ -56,29 +52,33 @@ class Processes:
     def build(self, case: Case) -> Outcome:
         """Build one, and return what became of it."""
         start = time.monotonic()
-        words = [*case.arguments, "-o", str(case.output), "-j", str(self._jobs), "--quiet"]
-        with self._lock:
-            if self._stopped:
-                return Outcome(case.name, case.output, 0.0, code=130, error="interrupted")
-            process = subprocess.Popen(
-                [sys.executable, "-m", "packager", "build", *words],
-                cwd=case.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
-            self._running.add(process)
-        _, said = process.communicate()
-        with self._lock:
-            self._running.discard(process)
+        with self._running.begun(lambda: self._begin(case)) as process:
+            if process is None:
+                return interrupted(case)
+            _, said = process.communicate()
         seconds = time.monotonic() - start
         if process.returncode == 0:
             return Outcome(case.name, case.output, seconds, sha256=sha256_of_file(case.output))
         return Outcome(
             case.name, case.output, seconds, code=process.returncode, error=_reason(said, process.returncode)
         )
+
+    def _begin(self, case: Case) -> subprocess.Popen[str]:
+        words = [*case.arguments, "-o", str(case.output), "-j", str(self._jobs), "--quiet"]
+        return subprocess.Popen(
+            [sys.executable, "-m", "packager", "build", *words],
+            cwd=case.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+
+def interrupted(case: Case) -> Outcome:
+    """Return the outcome of a build that did not begin."""
+    return Outcome(case.name, case.output, 0.0, code=130, error="interrupted")
 
 
 def _reason(said: str, code: int) -> str:

@@ -41,7 +41,8 @@ def join(address: str, files: Path | None = None) -> Any:
     except (ConnectionError, ValueError, RuntimeError) as failure:
         raise UsageError(
             f"there is no cluster at {address}: {last_line(failure)}",
-            hint="start one with: ray start --head; and give --on ray://HOST:10001, or ray with RAY_ADDRESS",
+            hint="start one with: ray start --head; and give --on ray://HOST:10001, or ray with RAY_ADDRESS; "
+            "RAY_AUTH_MODE=token where it asks for the token of ~/.ray",
         ) from None
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)  # Ray's own handler ends the process without cancelling anything
