@@ -154,11 +154,11 @@ def _build(
     with _stage(timings, "seal"):
         manifest = seal(linked, link_plan, golden=None)
     if request.golden is not None:
-        from packager.pipeline.golden import make_golden
+        from packager.pipeline.golden import halves_in, make_golden
 
         with _stage(timings, "golden", "running the golden inputs"):
             reference = _reference(request, workdir) or linked.path
-            image, record = make_golden(reference, manifest, request.golden, request.precision)
+            image, record = make_golden(reference, manifest, request.golden, halves_in(imported))
             seal(linker.link(link_plan, golden=image), link_plan, golden=record)
     dump.timed(timings, workdir, request.keep_workdir)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import zipfile
 import zlib
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,25 @@ from packager.bundle.manifest import Entry, Golden, Manifest
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.deploy.verify.golden import compare, run_apart
 from packager.errors import BackendError, UsageError
+from packager.ir.model import ImportedModel
 
 # Tolerances of verify --run on other machines, whose vector widths change the order of sums.
 RTOL = 1e-4
 ATOL = 1e-5
 # Tolerances of half-precision models compared with the float32 model: several roundings accumulate.
-HALF_TOLERANCE = {"fp16": 2e-2, "bf16": 1e-1}
+HALF_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 Arrays = dict[str, NDArray[Any]]
 
 
 def make_golden(
-    bundle: Path, manifest: Manifest, request: int | Path, precision: str | None = None
+    bundle: Path, manifest: Manifest, request: int | Path, halves: Collection[str] = ()
 ) -> tuple[bytes, Golden]:
     """Return the golden section and its record for a sealed bundle.
 
     A seed generates random inputs; ``bundle`` computes the outputs here: the sealed bundle, or the float32 CPU bundle
-    as the reference of one that needs a GPU or computes in ``precision``. A file has ``<input name>`` arrays, and may
-    have ``<output name>`` arrays, which the bundle must reproduce. Raises UsageError for a file that does not match the
+    as the reference of one that needs a GPU or a precision. ``halves`` are the types of 16 bits that it computes in,
+    whose roundings the tolerances allow. A file has ``<input name>`` arrays, and may have ``<output name>`` arrays,
+    which the bundle must reproduce. Raises UsageError for a file that does not match the
     model, or if outputs must be computed for another machine; BackendError if the bundle computes other outputs.
     """
     if isinstance(request, Path):
@@ -48,7 +51,7 @@ def make_golden(
         ]
     runs_on = manifest.requirements
     runnable = manifest.form == "shared" and runs_on.machine == platform.machine() and bundle.is_file()
-    tolerance = HALF_TOLERANCE.get(precision or "", 0.0)
+    tolerance = max((HALF_TOLERANCE[dtype] for dtype in halves), default=0.0)
     rtol, atol = max(RTOL, tolerance), max(ATOL, tolerance)
     if not runnable and len(cases[0].outputs) < len(manifest.outputs):
         raise UsageError(
@@ -60,6 +63,16 @@ def make_golden(
         cases = [_computed(bundle, case, entry, rtol, atol) for case, entry in zip(cases, entries, strict=False)]
     image = encode_golden(cases)
     return image, Golden(len(cases), rtol, atol, len(image), sha256([image]))
+
+
+def halves_in(model: ImportedModel) -> frozenset[str]:
+    """Return the floating-point types of 16 bits that a model's operators compute in."""
+    from packager.graph.dataflow import bindings_of
+
+    found: set[str] = set()
+    for function in model.module.functions.values():
+        found |= {str(getattr(binding.var.ty, "dtype", "")) for binding in bindings_of(function)}
+    return frozenset(found & HALF_TOLERANCE.keys())
 
 
 def _computed(bundle: Path, case: GoldenCase, entry: Entry, rtol: float, atol: float) -> GoldenCase:

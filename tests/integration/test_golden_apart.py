@@ -1,4 +1,4 @@
-"""What a build must survive: code of a user's own that crashes or hangs, and an output that is one of its inputs."""
+"""Golden pairs: their tolerances, and what a build must survive, as code of a user's own that crashes or hangs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli, assert_refused, command, environment, tree
-from graphs import save
+from graphs import graph, save
 from op_libraries import SWISH, SWISH_C, make_library, model
+
+import packager
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +22,22 @@ def library(folder: Path, statement: str) -> Path:
     """Make a library whose operator does something of its own before it returns, and a model that uses it."""
     save(model(SWISH_MODEL), folder / "swish.onnx")
     return make_library(folder, {"swish.c": SWISH_C.replace("return 0;", f"{statement}\n  return 0;")}, SWISH)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "rtol"),
+    [("float16", None, 2e-2), ("bfloat16", None, 1e-1), ("float", "fp16", 2e-2), ("float", None, 1e-4)],
+)
+def test_tolerances_are_those_of_what_is_computed_in(
+    tmp_path: Path, dtype: str, precision: str | None, rtol: float
+) -> None:
+    text = f"g ({dtype}[2,4] x, {dtype}[4,4] w) => ({dtype}[2,4] y) {{ y = MatMul(x, w) }}"
+    built = packager.build(
+        save(graph(text), tmp_path / "product.onnx"), tmp_path / "product.so", golden=0, precision=precision
+    )
+    golden = packager.load(built).manifest.golden
+    assert golden is not None
+    assert golden.rtol == rtol
 
 
 def test_an_operator_that_crashes(cli: Cli, tmp_path: Path) -> None:
