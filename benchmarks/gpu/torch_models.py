@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,28 @@ def repeat_weights(module: nn.Module) -> None:
                 for dim, extent in enumerate(parameter.shape):
                     values = values.index_select(dim, torch.arange(extent) % BLOCK)
                 parameter.copy_(values * parameter.std())
+
+
+def settle_norms(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Give batch normalizations the statistics of what they get where that varies more than they expect.
+
+    Otherwise the results of deep nets of random weights leave the range of halves.
+    """
+
+    def settle(norm: nn.modules.batchnorm._BatchNorm, given: tuple[torch.Tensor, ...]) -> None:
+        axes = [0, *range(2, given[0].ndim)]
+        variance = given[0].var(axes, correction=0)
+        wide = variance > norm.running_var
+        norm.running_mean.copy_(torch.where(wide, given[0].mean(axes), norm.running_mean))
+        norm.running_var.copy_(torch.where(wide, variance, norm.running_var))
+
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    hooks = [norm.register_forward_pre_hook(settle) for norm in norms]
+    if norms:
+        with torch.no_grad():
+            module(*inputs.values())
+    for hook in hooks:
+        hook.remove()
 
 
 def plain(name: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from torch import nn
 import packager
 from benchmarks.gpu.cublas_torch import device_outputs, in_turns
 from benchmarks.gpu.entries import GPU_ENTRIES
-from benchmarks.gpu.torch_models import captured, repeat_weights
+from benchmarks.gpu.torch_models import captured, repeat_weights, settle_norms
 from benchmarks.harness.gpu import header, matches, tuned, two_commands
 from benchmarks.zoo.entry import Entry
 from benchmarks.zoo.models import SEED, ZOO, export, instance
@@ -78,7 +79,8 @@ def module_of(model: str, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor
     repeat_weights(module)
     torch.manual_seed(SEED)
     several = [single, *(ENTRIES[model].inputs() for _ in range(batch - 1))]
-    return module.eval(), {name: torch.cat([one[name] for one in several]) for name in single}
+    settle_norms(module.eval(), single)
+    return module, {name: torch.cat([one[name] for one in several]) for name in single}
 
 
 def build_one(model: str, batch: int, targets: str, folder: Path, arch: str, home: str, jobs: int) -> None:
@@ -208,8 +210,11 @@ def measure(model: str, batch: int, paths: dict[str, Path], *, compiled: bool, p
 
 
 def error(got: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the greatest difference, of the greatest output."""
-    return float(((got.double() - exact).abs().max() / exact.abs().max()).item())
+    """Return the greatest difference, of the greatest output. Raises ArithmeticError if there is none."""
+    found = float(((got.double() - exact).abs().max() / exact.abs().max()).item())
+    if not math.isfinite(found):
+        raise ArithmeticError("results are not finite")
+    return found
 
 
 def run(folder: Path, output: Path, only: str, *, compiled: bool, profiled: bool) -> None:
