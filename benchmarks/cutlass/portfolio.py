@@ -3,11 +3,13 @@
     python -m benchmarks.cutlass.portfolio choose      write packager/backends/cutlass/portfolios/default.json
     python -m benchmarks.cutlass.portfolio hits        the share of the kernels of held-out models that are in it
 
-Models are those of ``benchmarks.gpu.zoo`` in half precision, whose kernels builds with the defaults ship.
+Models are those of ``benchmarks.gpu.zoo`` and ``benchmarks.gpu.decoder`` in half precision, whose kernels builds with
+the defaults ship.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import tempfile
@@ -15,9 +17,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.gpu import decoder
 from benchmarks.gpu.zoo import BATCHES, module_of
 from benchmarks.zoo.models import export
 from packager.backends.cutlass.core.kernel import KernelConfig
+from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm
 from packager.backends.cutlass.module import kernels_for
 from packager.backends.cutlass.portfolio import FOLDER, GROUPS, group_of, read_portfolio, to_json
 from packager.pipeline.import_models import import_model
@@ -29,19 +33,16 @@ from packager.transforms.prepare import prepare
 
 # One of each family that people deploy. All others of the zoo are held out.
 CHOOSING = (
-    *("resnet50", "mobilenet_v2", "vit_b16", "yolo_n", "unet", "diffusion_unet"),
-    *("bert_base", "gpt2_small", "llama_prompt", "whisper_encoder"),
+    *("resnet50", "resnext50", "mobilenet_v2", "vit_b16", "yolo_n", "unet", "diffusion_unet"),
+    *("bert_base", "gpt2_small", "llama_prompt", "whisper_encoder", "llama_1b", "llama_1b_int4"),
 )
 ARCHS = ("sm_90a", "sm_80")
 
 
-def asked(model: str, batch: int, arch: str, folder: Path) -> list[tuple[KernelConfig, int]]:
+def asked(path: Path, states: dict[str, str], arch: str) -> list[tuple[KernelConfig, int]]:
     """Return the kernels that a build of a model asks for, each for sm_90a (90) or any GPU (0)."""
-    module, inputs = module_of(model, batch)
-    path = folder / f"{model}-{batch}.onnx"
-    if not path.exists():
-        export(module, inputs, path)
-    request = make_build_request(BuildOptions(path, targets=[f"cuda -arch={arch}", "cutlass"], precision="fp16"))
+    options = BuildOptions(path, targets=[f"cuda -arch={arch}", "cutlass"], precision="fp16", states=states)
+    request = make_build_request(options)
     targets = request.targets.specialized
     placement = place(request, prepare(import_model(request), preparation_for(targets), request.targets.device))
     (target,) = targets
@@ -49,23 +50,37 @@ def asked(model: str, batch: int, arch: str, folder: Path) -> list[tuple[KernelC
     return kernels_for(taken, target)
 
 
-def models(choosing: bool) -> Iterator[tuple[str, int]]:
-    """Yield the models that choose, or the others, with their batches."""
+def models(choosing: bool, folder: Path) -> Iterator[tuple[str, Path, dict[str, str]]]:
+    """Yield the models that choose, or the others: name with its batch, file, and states."""
     for model, batches in BATCHES.items():
-        if (model in CHOOSING) == choosing:
-            for batch in batches:
-                yield model, batch
+        for batch in batches if (model in CHOOSING) == choosing else ():
+            path = folder / f"{model}-{batch}.onnx"
+            export(*module_of(model, batch), path)
+            yield path.stem, path, {}
+            path.unlink()
+    for case in decoder.CASES:
+        if (case in CHOOSING) == choosing:
+            path = folder / f"{case}.onnx"
+            yield case, path, decoder.export(case, path, layers=2)  # all layers ask for the same
+            path.unlink()
+
+
+def of_eight_bits(config: KernelConfig) -> Iterator[KernelConfig]:
+    """Yield the kernel for weights in blocks of 8 bits, of one for 4."""
+    if isinstance(config, BlockRowsGemm) and config.bits == 4:
+        yield dataclasses.replace(config, bits=8)
 
 
 def choose(folder: Path) -> None:
     """Write the portfolio: what the choosing models ask for, what most of them want first."""
     wanted: dict[str, Counter[KernelConfig]] = {group: Counter() for group in GROUPS}
-    for model, batch in models(choosing=True):
+    for model, path, states in models(True, folder):
         for arch in ARCHS:
-            found = asked(model, batch, arch, folder)
+            found = asked(path, states, arch)
             for config, kernel_arch in found:
-                wanted[group_of(kernel_arch, arch)][config] += 1
-            print(f"{model}-{batch} {arch}: {len(found)}", flush=True)
+                for one in (config, *of_eight_bits(config)):
+                    wanted[group_of(kernel_arch, arch)][one] += 1
+            print(f"{model} {arch}: {len(found)}", flush=True)
     content = {
         group: [to_json(config) for config, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0].name))]
         for group, counts in wanted.items()
@@ -83,17 +98,17 @@ def hits(folder: Path) -> None:
     portfolio = read_portfolio("default")
     known = {group: set(configs) for group, configs in portfolio.items()}
     total: Counter[str] = Counter()
-    for model, batch in models(choosing=False):
+    for model, path, states in models(False, folder):
         for arch in ARCHS:
             try:
-                found = asked(model, batch, arch, folder)
+                found = asked(path, states, arch)
             except Exception as failure:  # one that cannot be built must not hide the others
-                print(f"{model}-{batch} {arch}: FAILED {type(failure).__name__}: {failure}", flush=True)
+                print(f"{model} {arch}: FAILED {type(failure).__name__}: {failure}", flush=True)
                 continue
             have = sum(config in known[group_of(kernel_arch, arch)] for config, kernel_arch in found)
             total[f"{arch} asked"] += len(found)
             total[f"{arch} had"] += have
-            print(f"{model}-{batch} {arch}: {have} of {len(found)}", flush=True)
+            print(f"{model} {arch}: {have} of {len(found)}", flush=True)
     for arch in ARCHS:
         print(f"all, {arch}: {total[f'{arch} had']} of {total[f'{arch} asked']}")
 

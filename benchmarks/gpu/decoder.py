@@ -155,16 +155,16 @@ class Decoder(nn.Module):
         return [torch.zeros(shape, **kind) for _ in range(2 * self.sizes.layers)]
 
 
-def decoder(name: str) -> tuple[Decoder, dict[str, Packed]]:
-    """Return a case's module in half precision, always the same; and its weights of int4, to which it is rounded."""
+def decoder(name: str, **changes: Any) -> tuple[Decoder, dict[str, Packed]]:
+    """Return a case with changed sizes in half precision, always the same; and its weights of int4, as it has them."""
     torch.manual_seed(0)
-    module = Decoder(CASES[name]).eval().half()
+    module = Decoder(dataclasses.replace(CASES[name], **changes)).eval().half()
     return module, round_weights(module) if module.sizes.int4 else {}
 
 
-def export(name: str, path: Path) -> dict[str, str]:
+def export(name: str, path: Path, **changes: Any) -> dict[str, str]:
     """Write a case as ONNX; return its states."""
-    module, weights = decoder(name)
+    module, weights = decoder(name, **changes)
     count = 2 * module.sizes.layers
     names, following = [f"cache_{i}" for i in range(count)], [f"next_{i}" for i in range(count)]
     rows = module.sizes.rows

@@ -15,19 +15,9 @@ from packager.bundle.hashing import digest, digest_of_folder
 from packager.bundle.staging import replacing, temporary_folder
 from packager.pipeline.cache_key import package_versions
 from packager.pipeline.many.process import Case, Outcome, Processes, interrupted
-from packager.pipeline.many.ray_tasks import TaskError, Tasks
+from packager.pipeline.many.ray_tasks import Answer, TaskError, Tasks
 from packager.progress import warn
 from packager.resources import PACKAGE, folder
-
-
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """What a task hands back: the outcome, the files of the bundle by name, and what the node builds with."""
-
-    outcome: Outcome
-    files: dict[str, bytes]
-    software: str
-    node: str
 
 
 class RayBuilds:
@@ -45,7 +35,7 @@ class RayBuilds:
             return interrupted(case)
         arguments = (case.name, case.arguments, case.output.name, self._jobs)
         try:
-            built: Built = self._tasks.run(_build, *arguments, num_cpus=self._jobs, name=f"packager build {case.name}")
+            built: Answer = self._tasks.run(_build, *arguments, num_cpus=self._jobs, name=f"packager build {case.name}")
         except TaskError as failure:
             seconds = time.monotonic() - start
             return Outcome(case.name, case.output, seconds, code=70, error=f"its task failed: {failure}")
@@ -55,17 +45,18 @@ class RayBuilds:
         for name, content in built.files.items():
             with replacing(case.output.with_name(name)) as temporary:
                 temporary.write_bytes(content)
-        return dataclasses.replace(built.outcome, output=case.output, seconds=time.monotonic() - start)
+        outcome: Outcome = built.result
+        return dataclasses.replace(outcome, output=case.output, seconds=time.monotonic() - start)
 
 
-def _build(name: str, arguments: tuple[str, ...], file: str, jobs: int) -> Built:
+def _build(name: str, arguments: tuple[str, ...], file: str, jobs: int) -> Answer:
     """Build in the folder that the node got. Runs on a node."""
     processes = Processes(jobs)
     with temporary_folder("ray") as output:  # of a task that is cancelled the next one removes it
         try:
             outcome = processes.build(Case(name, arguments, Path.cwd(), output / file))
             files = {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
-            return Built(outcome, files if not outcome.code else {}, _software(), platform.node())
+            return Answer(outcome, files if not outcome.code else {}, _software(), platform.node())
         finally:
             processes.stop()
 

@@ -19,7 +19,7 @@ from packager.bundle.staging import replacing, temporary_folder
 from packager.deploy.finalize.finalizer import FinalizeResult
 from packager.deploy.measure.tune import TuneResult
 from packager.errors import BundleError, ToolchainError, UsageError
-from packager.pipeline.many.ray_tasks import TaskError, Tasks, opened_tasks
+from packager.pipeline.many.ray_tasks import Answer, TaskError, Tasks, opened_tasks
 from packager.progress import Event, Receiver, received, report, warn
 from packager.resources import PACKAGE
 
@@ -34,16 +34,6 @@ class Place:
 
     cluster: str
     gpu: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Answer:
-    """What a task hands back: the result, the files that it wrote by name, and which packager on which node did it."""
-
-    result: Any
-    files: dict[str, bytes]
-    software: str
-    node: str
 
 
 def tune_on(place: Place, path: Path, *, threads: int, progress: Receiver | None = None, **options: Any) -> TuneResult:
@@ -79,14 +69,14 @@ def finalize_on(
 
 def _run(
     place: Place,
-    function: Callable[..., _Answer],
+    function: Callable[..., Answer],
     path: Path,
     options: dict[str, Any],
     progress: Receiver | None,
     *,
     cores: int,
     gpus: int,
-) -> _Answer:
+) -> Answer:
     resources = {f"{ACCELERATOR}{place.gpu}": 0.001} if place.gpu else {}  # as Ray does it for accelerator_type
     files = _files(path)
     with opened_tasks(place.cluster) as tasks:
@@ -102,7 +92,7 @@ def _run(
         needs = {"num_cpus": cores, "num_gpus": gpus, "resources": resources, "name": f"packager {path.name}"}
         report(f"waiting for a node of {place.cluster}")
         try:
-            answer: _Answer = tasks.run(function, files, path.name, options, board, meanwhile=show, **needs)
+            answer: Answer = tasks.run(function, files, path.name, options, board, meanwhile=show, **needs)
         except TaskError as failure:
             raise ToolchainError(f"the cluster's task failed: {failure}") from None
         show()
@@ -161,7 +151,7 @@ def _sent(board: Any) -> Iterator[Receiver]:
     yield send
 
 
-def _tune(files: dict[str, bytes], name: str, options: dict[str, Any], board: Any) -> _Answer:
+def _tune(files: dict[str, bytes], name: str, options: dict[str, Any], board: Any) -> Answer:
     """Measure. Runs on a node."""
     from packager.deploy.measure.tune import tune
 
@@ -170,7 +160,7 @@ def _tune(files: dict[str, bytes], name: str, options: dict[str, Any], board: An
         return _answer(tune(folder / name, progress=send, **options))
 
 
-def _finalize(files: dict[str, bytes], name: str, options: dict[str, Any], board: Any) -> _Answer:
+def _finalize(files: dict[str, bytes], name: str, options: dict[str, Any], board: Any) -> Answer:
     """Build engines. Runs on a node."""
     from packager.deploy.finalize.finalizer import finalize
 
@@ -189,8 +179,8 @@ def _write(files: dict[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def _answer(result: Any, files: dict[str, bytes] | None = None) -> _Answer:
-    return _Answer(result, files or {}, _software(), platform.node())
+def _answer(result: Any, files: dict[str, bytes] | None = None) -> Answer:
+    return Answer(result, files or {}, _software(), platform.node())
 
 
 def _software() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from packager.pipeline.many.ray_cluster import RETRIES, join
 from packager.pipeline.many.running import Running
 
 _TICK = 0.3  # seconds
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a task hands back: its result, files by name, and a hash of the software with which a node did it."""
+
+    result: Any
+    files: dict[str, bytes]
+    software: str
+    node: str
 
 
 class TaskError(Exception):

@@ -68,6 +68,8 @@ def test_builds_of_other_machines_find_the_kernels(cli: Cli, tmp_path: Path, mon
     first = build("first", "one")
     assert not [output for output in compiled(first) if "pk_" in output], "the kernel is in the store"
     assert packager.inspect(tmp_path / "first.so").manifest.selection[0].candidates
+    renamed = build("renamed", "two")
+    assert not [output for output in compiled(renamed) if output.endswith(".fatbin")], "TVM's kernels are in the store"
     again = build("second", "one")
     assert compiled(again) == [], "the bundle is in the store"
     assert np.array_equal(*(np.fromfile(tmp_path / f"{name}.so", np.uint8) for name in ("first", "second")))
