@@ -11,10 +11,11 @@ import typer
 from packager.cli import hide_torch
 from packager.cli.files import Json, print_json
 from packager.cli.options import with_build_options
-from packager.cli.progress import Quiet, shown_progress
+from packager.cli.progress import SHORT_SECONDS, Quiet, shown_progress
 from packager.cli.reports.tables import print_tables
 from packager.errors import ModelError
 from packager.pipeline.options import BuildOptions, paths_of
+from packager.progress import received
 
 if TYPE_CHECKING:
     from packager.codegen.timings import Timings
@@ -35,7 +36,7 @@ def build(
     """Compile a model into one self-contained shared library. Prints its path, or as JSON also how long it took."""
     allow_torch_for(options)
     if dry_run:
-        print_placement(options, as_json=as_json)
+        print_placement(options, quiet=quiet, as_json=as_json)
         return
     from packager.pipeline.build import build as build_bundle
 
@@ -59,6 +60,7 @@ def explain(
         bool,
         typer.Option("--candidates", help="List the alternatives of each part of the model: what a trial measures."),
     ] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Explain what a build would do, what is refused, and why. Exits with 3 if it would fail."""
@@ -66,7 +68,8 @@ def explain(
     from packager.pipeline.explain import explain as explain_model
 
     allow_torch_for(options)
-    found = explain_model(options, candidates=candidates)
+    with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
+        found = explain_model(options, candidates=candidates)
     if as_json:
         print_json(dataclasses.asdict(found))
     else:
@@ -75,12 +78,13 @@ def explain(
         raise typer.Exit(3)
 
 
-def print_placement(options: BuildOptions, *, as_json: bool = False) -> None:
+def print_placement(options: BuildOptions, *, quiet: bool = False, as_json: bool = False) -> None:
     """Print which backend would take which parts of a model. Raises ModelError for one that cannot be built."""
     from packager.cli.reports.explain import assumptions, render_table
     from packager.pipeline.explain import explain as explain_model
 
-    found = explain_model(options)
+    with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
+        found = explain_model(options)
     if as_json and found.refusal is None:
         print_json(dataclasses.asdict(found))
         return

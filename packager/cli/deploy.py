@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from packager.cli.files import Json, print_json, read_inputs, write_json, write_whole
-from packager.cli.progress import Quiet, shown_progress
+from packager.cli.progress import SHORT_SECONDS, Quiet, shown_progress
 from packager.cli.release import BundlePath, Libraries
 from packager.cli.reports.tables import Table, print_tables
 from packager.errors import UsageError
+from packager.progress import received
 
 Device = Annotated[int, typer.Option(metavar="N", help="Index of the GPU that a CUDA bundle runs on.", min=0)]
 On = Annotated[
@@ -117,6 +118,7 @@ def bench(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or Chrome; implies --profile.")
     ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Measure loading and running on random inputs. Symbolic dims are at their maxima.
@@ -125,17 +127,18 @@ def bench(
     """
     from packager.deploy.measure.bench import bench as bench_bundle
 
-    result = bench_bundle(
-        bundle,
-        runs=runs,
-        warmup=warmup,
-        threads=threads,
-        seed=seed,
-        device=device,
-        graph=graph,
-        libraries=libraries,
-        profile=profile or bool(profile_json or trace),
-    )
+    with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
+        result = bench_bundle(
+            bundle,
+            runs=runs,
+            warmup=warmup,
+            threads=threads,
+            seed=seed,
+            device=device,
+            graph=graph,
+            libraries=libraries,
+            profile=profile or bool(profile_json or trace),
+        )
     if result.profile:
         if profile_json:
             write_json(profile_json, result.profile.to_json())

@@ -11,6 +11,8 @@ import typer
 
 from packager.cli import hide_torch
 from packager.cli.files import Json, print_json
+from packager.cli.progress import SHORT_SECONDS, Quiet, shown_progress
+from packager.progress import received
 
 
 def export(
@@ -38,6 +40,7 @@ def export(
     weights: Annotated[
         str | None, typer.Option(metavar="embedded|external", help="Default: external from 2 GiB on.")
     ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Write what packager imports of a model as ONNX. For other tools or to look at, with constants by name."""
@@ -48,17 +51,18 @@ def export(
 
     if model.suffix == ".pt2":
         hide_torch.remove()
-    made = export_model(
-        model,
-        output,
-        dims=dict(parse_dims(dim or [])),
-        name=name,
-        entry=entry,
-        constants=constants,
-        freeze=parse_frozen(freeze or []),
-        precision=precision,
-        weights=weights,
-    )
+    with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
+        made = export_model(
+            model,
+            output,
+            dims=dict(parse_dims(dim or [])),
+            name=name,
+            entry=entry,
+            constants=constants,
+            freeze=parse_frozen(freeze or []),
+            precision=precision,
+            weights=weights,
+        )
     if as_json:
         paths = {"model": str(made.model), "weights": None if made.weights is None else str(made.weights)}
         print_json({"schema_version": 1} | dataclasses.asdict(made) | paths)

@@ -24,6 +24,8 @@ SHORT_SECONDS = 2.0
 """Commands that are usually done in less show no progress until then."""
 LINE_SECONDS = 5.0
 """Seconds between two lines about the steps of a stage."""
+LATE_SECONDS = 3.0
+"""What takes so much longer than was estimated is said to."""
 NARROW = 72
 """Columns of a terminal below which a bar would leave no room for what it is about."""
 
@@ -141,7 +143,7 @@ def _left(end: float | None) -> str:
     if end is None:
         return ""
     seconds = end - time.monotonic()
-    return f"about {duration(seconds)} left" if seconds > 0 else "takes longer than it did before"
+    return f"about {duration(seconds)} left" if seconds > -LATE_SECONDS else "takes longer than it did before"
 
 
 def _bar(console: Console) -> Progress:

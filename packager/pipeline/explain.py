@@ -15,6 +15,7 @@ from packager.errors import ModelError, UnboundedDimsError
 from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import Request, make_build_request
+from packager.progress import report
 from packager.targets.availability import require_build_packages
 from packager.targets.target_list import require_available
 
@@ -102,6 +103,7 @@ def explain(options: BuildOptions, *, candidates: bool = False) -> Explanation:
     require_build_packages()
     request = make_build_request(options)
     require_available(request.targets)
+    report("importing the model")
     assumed: dict[str, tuple[int, int]] = {}
     try:
         try:
@@ -132,11 +134,14 @@ def _explain(
     choices: ExplainedChoices | None = None
     try:
         specialized, device = request.targets.specialized, request.targets.device
+        report("preparing the model")
         prepared = prepare(imported, preparation_for(specialized), device)
+        report("partitioning")
         placement = place(request, prepared)
         table = partition_table(placement, request.targets.generator.kind)
         leftovers = _leftovers(request, placement, table["rest"]) if request.place != "trial" else ()
         choices = _choices(request, prepared) if candidates else None
+        report("lowering")
         parts = _parts(lower(placement.model, device), device)
     except ModelError as error:
         refusal = _refusal(error)

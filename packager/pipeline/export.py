@@ -14,6 +14,7 @@ from packager.pipeline.import_models import import_graph
 from packager.pipeline.options import BuildOptions, StrPath
 from packager.pipeline.publish import OutputError, check_output
 from packager.pipeline.request import WEIGHTS, make_build_request
+from packager.progress import report
 from packager.targets.availability import require_build_packages
 
 if TYPE_CHECKING:
@@ -66,10 +67,12 @@ def export(
     request = make_build_request(options)
     target = Path(output)
     places = _check_places(request.model, target, weights)
+    report("importing the model")
     imported = _import(request, options)
     from packager.emit.file import EMBEDDED_LIMIT, check
     from packager.emit.onnx import write_model
 
+    report("writing the model")
     written = write_model(imported)
     check(written)
     size = sum(array.nbytes for array in written.arrays.values())

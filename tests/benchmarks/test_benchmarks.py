@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -286,6 +287,15 @@ def test_serving(name: str, run_benchmark: Callable[..., Figures]) -> None:
     assert len(load["resident_mib"]) >= 2
     assert latency["request"]["median"] > latency["bare"]["median"] > 0
     assert latency["own"]["count"] == 2
+
+
+@pytest.mark.slow
+def test_a_report_in_a_browser(run_benchmark: Callable[..., Figures]) -> None:
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))):
+        pytest.skip("no Chromium on PATH")
+    figures = run_benchmark("bundle.report", "--model", "digits", "--runs", 1)
+    assert 0.05 < figures["megabytes"] < 1
+    assert {"open", "graph", "functions", "memory", "search"} <= figures["seconds"].keys()
 
 
 def test_growth_of_memory_is_that_after_its_first_quarter() -> None:

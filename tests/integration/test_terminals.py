@@ -77,7 +77,18 @@ def test_an_estimate_that_was_wrong_says_so() -> None:
 
     assert _left(None) == ""
     assert _left(time.monotonic() + 30.2) == "about 30 s left"
-    assert _left(time.monotonic() - 1) == "takes longer than it did before"
+    assert _left(time.monotonic() - 1) == "about 1 s left"
+    assert _left(time.monotonic() - 10) == "takes longer than it did before"
+
+
+def test_commands_that_may_take_long_say_what_they_do(models: Path, tmp_path: Path) -> None:
+    for name, model in (("explain", "mlp.onnx"), ("build", "mlp.onnx")):
+        dry = ["--dry-run"] if name == "build" else []
+        sent = on_terminal(command(name, models / model, *dry), tmp_path)
+        assert "importing the model" in sent
+        quiet = on_terminal(command(name, models / model, *dry, "-q"), tmp_path)
+        assert "importing the model" not in quiet
+        assert "\x1b" not in quiet
 
 
 def test_what_a_command_does_is_said_in_one_line(cli: Cli) -> None:

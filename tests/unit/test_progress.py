@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,18 @@ def test_an_interrupted_command_goes_no_further_but_may_say_why(
             show(Event("measuring"))
         show(Event("7 measurements are kept", note=True))
     assert capfd.readouterr().err.endswith("note: 7 measurements are kept\n")
+
+
+def test_measured_runs_are_counted_now_and_then() -> None:
+    from packager.deploy.measure.bench import _time_runs
+
+    events: list[Event] = []
+    with received(events.append):
+        times = _time_runs(lambda: time.sleep(0.1), 8, 0.1)
+        quick = _time_runs(lambda: None, 1000, 1e-6)
+    assert times.min() >= 0.1
+    counted = [event.count for event in events]
+    assert counted[:2] == ["1 of 8", "4 of 8"]
+    assert len(counted) < 6
+    assert counted[-1] == "1 of 1000"
+    assert len(quick) == 1000

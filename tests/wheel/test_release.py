@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 import zipfile
@@ -54,3 +56,34 @@ def test_what_a_build_needs_has_wheels_for(version: str, tmp_path: Path, execute
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--dry-run", "--no-deps"]
     there = ["--ignore-installed", "--target", tmp_path, "--python-version", version, "--only-binary", ":all:"]
     execute([*pip, *there, "--require-hashes", "-r", ROOT / "requirements-build.lock"], tmp_path)
+
+
+def interpreter(version: str) -> str:
+    """Return an interpreter of this machine, or skip the test."""
+    found = shutil.which(f"python{version}")
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"no Python {version} here")
+    return found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("version", VERSIONS)
+def test_wheel_and_sdist_build_and_run_on(
+    version: str, wheel: Path, source: Path, tmp_path: Path, execute: Execute
+) -> None:
+    """Each installed in turn into one environment, with what a build needs as locked."""
+    execute([interpreter(version), "-m", "venv", tmp_path / "venv"], tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    execute([*pip, "--no-deps", "--require-hashes", "-r", ROOT / "requirements-build.lock"], tmp_path)
+    execute([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], source)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    digits = ROOT / "samples" / "digits"
+    for number, package in enumerate((wheel, sdist)):
+        execute([*pip, "--force-reinstall", "--no-deps", package], tmp_path)
+        bundle = tmp_path / f"digits{number}.so"
+        build = ["build", digits / "digits.onnx", "-o", bundle, "--dim", "n=1:64", "--golden", "0", "--no-cache", "-q"]
+        execute([python.with_name("packager"), *build], tmp_path)
+        execute([python.with_name("packager"), "verify", bundle, "--run"], tmp_path)
+        assert "accuracy: 98.9 %" in execute([python, digits / "run.py", bundle], tmp_path)
+    assert f"Python {version}." in execute([python, "-V"], tmp_path)

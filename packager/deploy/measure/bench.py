@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,10 @@ from packager.deploy.measure.bench_cuda import CudaFigures, Measured
 from packager.deploy.measure.profile import Profile, profile_runs
 from packager.deploy.measure.random_inputs import random_inputs
 from packager.errors import UsageError
+from packager.progress import counted
+
+REPORTED_SECONDS = 0.25
+"""Between two reports of how many runs are done: seldom enough to disturb no run."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +158,23 @@ def _measure(
     session.run(inputs)
     first = time.perf_counter()
     outputs = host_outputs(bundle, session, inputs)
-    for _ in range(warmup):
-        session.run(inputs, outputs=outputs)
-    times = np.empty(runs)
-    for index in range(runs):
-        run_start = time.perf_counter()
-        session.run(inputs, outputs=outputs)
-        times[index] = time.perf_counter() - run_start
+    times = _time_runs(lambda: session.run(inputs, outputs=outputs), warmup + runs, first - created)[warmup:]
     found = profile_runs(bundle, session, inputs, outputs, runs) if profile else None
     session.close()
     return Measured(times * 1e3, (created - create_start) * 1e3, (first - created) * 1e3, found, None)
+
+
+def _time_runs(run: Callable[[], object], count: int, earlier: float) -> NDArray[np.float64]:
+    """Return the seconds of each run, and report now and then how many are done. ``earlier`` is what one has taken."""
+    times = np.empty(count)
+    with counted("measuring run", count, earlier=earlier) as steps:
+        reported, done = time.perf_counter(), 0
+        for index in range(count):
+            start = time.perf_counter()
+            run()
+            end = time.perf_counter()
+            times[index] = end - start
+            if end - reported > REPORTED_SECONDS:
+                steps.count(index + 1 - done, end - reported)
+                reported, done = end, index + 1
+    return times
