@@ -170,25 +170,27 @@ class Dots:
 
 @dataclass(frozen=True, order=True)
 class Narrow:
-    """A tile function of float32 rows times 16 columns, of groups of ``inner`` channels and ``outer`` columns."""
+    """A tile function of float32 rows times ``groups``, each of ``inner`` channels and ``outer`` columns."""
 
     inner: int
     outer: int
+    groups: int
     rows: int
 
     @property
     def name(self) -> str:
         """Its name in C."""
-        return f"pk_narrow_{self.inner}_{self.outer}_{self.rows}"
+        return f"pk_narrow_{self.inner}_{self.outer}_{self.groups}_{self.rows}"
 
 
 @dataclass(frozen=True)
 class Other:
     """A C function that computes all columns of a block, and what it is rendered from.
 
-    Its sums have as many columns, and a step has ``step`` elements of weights.
+    Its sums have as many columns, or ``pitch`` if that is more, and a step has ``step`` elements of weights.
     """
 
     name: str
     step: int
     made_of: frozenset[Tile | Dots | Narrow]
+    pitch: int = 0

@@ -75,7 +75,7 @@ def add_product(
     band = int(columns) if other else _band(sizes)
     bands = ceil_div(columns, band)
     most = min(SPAN, -(-columns // COLUMNS) * COLUMNS) if isinstance(columns, int) else SPAN
-    pitch = band if other else most + COLUMNS
+    pitch = (other.pitch or band) if other else most + COLUMNS
     rows_first = not equal(bands, 1) and (result is not None or sizes.shared or _rows_first(sizes))
     pieces = _pieces(stage.placed, sizes, band) if isinstance(stage.placed, Placed) else None
     turned = stage.placed if isinstance(stage.placed, Turned) else None

@@ -17,7 +17,7 @@ from packager.backends.ccompiler.gemm.blocks import BLOCK
 from packager.backends.ccompiler.gemm.copies import Convolution
 from packager.backends.ccompiler.gemm.dots import are_dots, dot_packer, dots_of
 from packager.backends.ccompiler.gemm.loop_nest import Product, add_product, packer, pad
-from packager.backends.ccompiler.gemm.narrow import are_narrow, narrow_of, narrow_packer
+from packager.backends.ccompiler.gemm.narrow import find_narrow, narrow_of, narrow_packer, narrow_rows
 from packager.backends.ccompiler.gemm.tiles import BAND
 from packager.backends.ccompiler.gemm.windows import Packing, find_rows
 from packager.backends.ccompiler.ops.winograd import Variant, add_winograd, find_winograd
@@ -38,7 +38,7 @@ def winograd_of(anchor: Operation, side: int) -> Variant | None:
     """Return the variant of Winograd's algorithm for a convolution; ``side`` is the one that is allowed, 0 for none."""
     outer = int(anchor.uses[1].shape[0])
     conv = _convolution(anchor)
-    if are_narrow(conv, outer):
+    if find_narrow(conv, outer):
         return None
     return find_winograd(anchor, conv.window, conv.groups // _groups_together(conv.groups, outer), side)
 
@@ -75,15 +75,15 @@ def add_conv2d(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         w = draft.packed(group.packing(argument, f"oi{packing.layout}", dot_packer(packing)), kind.weight)
         depth = packing.slices * packing.stretches * packing.length
         sizes = Product(1, rows.blocks, depth, outer, rows.data, rows.blocks.row, "", rows.setup, other=dots_of(outer))
-    elif are_narrow(conv, outer):
-        panels, columns = outer // COLUMNS, outer // conv.groups
-        rows = find_rows(x, replace(conv, groups=panels, merges=False), columns)
-        layout = f"nti{conv.channels}o"
-        w = draft.packed(group.packing(argument, layout, narrow_packer(conv.channels)), kind.weight)
+    elif narrow := find_narrow(conv, outer):
+        rows = narrow_rows(x, conv, narrow)
+        layout = f"nti{narrow.inner}g{narrow.groups}o"
+        w = draft.packed(group.packing(argument, layout, narrow_packer(narrow)), kind.weight)
         depth = rows.packing.stretches * rows.packing.length
-        other = narrow_of(group.machine, conv.channels, columns, rows.data.groups)
-        place = (rows.data, rows.blocks.row, f"batch * {COLUMNS} + ", rows.setup)
-        sizes = Product(panels, rows.blocks, depth, COLUMNS, *place, shared=True, other=other)
+        other = narrow_of(group.machine, narrow, rows.data.groups)
+        place = (rows.data, rows.blocks.row, f"batch * {narrow.columns} + ", rows.setup)
+        panels = conv.groups // narrow.groups
+        sizes = Product(panels, rows.blocks, depth, narrow.columns, *place, shared=True, other=other)
     else:
         out_channels = outer // groups
         rows = find_rows(x, replace(conv, groups=groups, block=_block(conv, together, out_channels)))

@@ -51,6 +51,13 @@ CASES = {
     "groups of four channels, two filters": ((2, 64, 6, 9), (32, 4, 3, 3), {"groups": 16, "dilation": (1, 2)}),
     "groups of four channels, eight filters": ((1, 8, 9, 8), (16, 4, 3, 3), {"groups": 2, "padding": (1, 1, 1, 1)}),
     "groups of eight channels, four filters": ((1, 64, 7, 9), (32, 8, 3, 3), {"groups": 8, "strides": (2, 1)}),
+    "groups of three channels": ((2, 48, 6, 15), (48, 3, 3, 3), {"groups": 16, "padding": (1, 1, 1, 1)}),
+    "groups of six channels": ((1, 36, 9, 8), (36, 6, 3, 3), {"groups": 6, "strides": (2, 1), "padding": (1,) * 4}),
+    "groups of five channels, seven filters": ((2, 20, 7, 6), (28, 5, 2, 3), {"groups": 4}),
+    "groups of seven channels, five filters": ((1, 28, 5, 9), (20, 7, 3, 1), {"groups": 4, "padding": (1, 0, 1, 0)}),
+    "groups of two channels, one filter, in slices": (
+        (1, 64, 7, 168), (32, 2, 3, 3), {"groups": 32, "padding": (1, 1, 1, 1), "strides": (3, 3)},
+    ),
     "groups of eight channels, long windows": ((1, 32, 15, 9), (32, 8, 7, 5), {"groups": 4}),
     "lines one by one of tall windows": (
         (2, 40, 25, 30), (20, 40, 21, 9), {"strides": (2, 1), "padding": (10, 4, 8, 4)},
