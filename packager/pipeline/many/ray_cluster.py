@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
@@ -33,7 +34,8 @@ def join(address: str, files: Path | None = None) -> Any:
     terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
-            address=None if address == LOCAL else address,
+            # Without an address Ray would join whatever cluster was started last on this machine.
+            address=os.environ.get("RAY_ADDRESS", "local") if address == LOCAL else address,
             runtime_env={"working_dir": str(files)} if files is not None else None,
             log_to_driver=False,
             logging_level="error",
