@@ -16,6 +16,8 @@ from typing import TypeVar
 
 SHOWN_SECONDS = 10.0
 """Estimates below are not written out: a bar shows them as well."""
+LONG_SECONDS = 60.0
+"""A stage that will take longer says so at its start, by a line that stays."""
 REPORTED_BYTES = 1 << 26
 """Bytes between two reports of how much was read. Less data takes no time worth a report."""
 
@@ -117,11 +119,13 @@ class Steps:
     unit: str = ""
     _done: int = 0
     _seconds: list[float] = field(default_factory=list)  # of single steps, those that were skipped excluded
+    _announced: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def step(self, count: int = 1) -> Iterator[None]:
         """Time a block that does ``count`` steps, and count them at its end."""
+        self._announce()
         start = time.monotonic()
         yield
         self.count(count, time.monotonic() - start)
@@ -138,6 +142,14 @@ class Steps:
                 self._seconds += [seconds / count] * count
             if self._done < self.total:
                 self._report()
+
+    def _announce(self) -> None:
+        """Say before the first step how long all will take, if that is long."""
+        with self._lock:
+            left = None if self._announced else self._left()
+            self._announced = True
+        if left is not None and left >= LONG_SECONDS:
+            note(f"{self.text}s takes about {duration(left)}")
 
     def _report(self) -> None:
         _send(Event(self.text, self._done, self.total, self._left(), unit=self.unit))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.harness.measure import Spread, Threshold
+from benchmarks.harness.measure import Report, Spread, Threshold
 
 GROWTH_MIB = 4.0
 """More memory than that at the end of a load, beside the end of its first quarter, is a leak."""
@@ -80,4 +80,19 @@ def row(name: str, load: Load, latency: Latency) -> tuple[str, ...]:
         f"{load.growth_mib:.2f}",
         *(f"{spread.median:,.1f}" for spread in (latency.request, latency.bare, latency.own)),
         f"{latency.ratio.median:.2f} ({latency.ratio.low:.2f} to {latency.ratio.high:.2f})",
+    )
+
+
+def make_report(
+    title: str, found: Mapping[str, tuple[Load, Latency]], least_us: float, note: str, packages: tuple[str, ...] = ()
+) -> Report:
+    """Return what was found of each model, with its thresholds."""
+    return Report(
+        title=title,
+        header=HEADER,
+        rows=[row(name, *each) for name, each in found.items()],
+        figures={name: {"load": load, "latency_us": latency} for name, (load, latency) in found.items()},
+        thresholds=[each for name, pair in found.items() for each in thresholds(name, *pair, least_us)],
+        notes=[note],
+        packages=packages,
     )

@@ -26,9 +26,9 @@ import numpy as np
 
 import packager
 from benchmarks.cpu.models import make
-from benchmarks.harness.measure import ROOT, Report, finish, make_parser
+from benchmarks.harness.measure import ROOT, finish, make_parser
 from benchmarks.harness.turns import Model
-from benchmarks.serving.figures import HEADER, Latency, Load, row, thresholds
+from benchmarks.serving.figures import Latency, Load, make_report
 
 SERVER = ROOT / "samples" / "serving" / "server.py"
 WITHOUT_MODEL = ROOT / "benchmarks" / "serving" / "without_model.py"
@@ -68,16 +68,9 @@ def main() -> int:
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
     found = {name: _measure(make(name, 1, workdir / "models"), arguments) for name in arguments.models}
-    report = Report(
-        title=f"FastAPI, {arguments.sessions} sessions, {arguments.clients} clients, {arguments.seconds:g} s of load",
-        header=HEADER,
-        rows=[row(name, *each) for name, each in found.items()],
-        figures={name: {"load": load, "latency_us": latency} for name, (load, latency) in found.items()},
-        thresholds=[each for name, pair in found.items() for each in thresholds(name, *pair, HANDED_ON_US)],
-        notes=["The server's own work is that of the same server without a model."],
-        packages=("fastapi", "uvicorn"),
-    )
-    return finish(report, arguments)
+    title = f"FastAPI, {arguments.sessions} sessions, {arguments.clients} clients, {arguments.seconds:g} s of load"
+    note = "The server's own work is that of the same server without a model."
+    return finish(make_report(title, found, HANDED_ON_US, note, ("fastapi", "uvicorn")), arguments)
 
 
 def _measure(model: Model, arguments: argparse.Namespace) -> tuple[Load, Latency]:

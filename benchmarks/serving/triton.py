@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.cpu.models import make
-from benchmarks.harness.measure import ROOT, Report, finish, make_parser
+from benchmarks.harness.measure import ROOT, finish, make_parser
 from benchmarks.harness.turns import Model
-from benchmarks.serving.figures import HEADER, Latency, Load, row, thresholds
+from benchmarks.serving.figures import Latency, Load, make_report
 
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'runtime_stub' / 'include'}")
 HANDED_ON_US = 1.0
@@ -44,15 +44,9 @@ def main() -> int:
             [*map(str, argv)], input=_batches(model, folder), capture_output=True, text=True, check=True
         )
         found[name] = _read(done.stdout, arguments.seconds)
-    report = Report(
-        title=f"The Triton backend, {arguments.instances} instances, {arguments.seconds:g} s of load",
-        header=HEADER,
-        rows=[row(name, *each) for name, each in found.items()],
-        figures={name: {"load": load, "latency_us": latency} for name, (load, latency) in found.items()},
-        thresholds=[each for name, pair in found.items() for each in thresholds(name, *pair, HANDED_ON_US)],
-        notes=["By a program in place of the server; its own work is that of the calls of its API."],
-    )
-    return finish(report, arguments)
+    title = f"The Triton backend, {arguments.instances} instances, {arguments.seconds:g} s of load"
+    note = "By a program in place of the server; its own work is that of the calls of its API."
+    return finish(make_report(title, found, HANDED_ON_US, note), arguments)
 
 
 def compile_programs(workdir: Path) -> tuple[Path, Path]:

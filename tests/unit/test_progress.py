@@ -204,3 +204,15 @@ def test_measured_runs_are_counted_now_and_then() -> None:
     assert len(counted) < 6
     assert counted[-1] == "1 of 1000"
     assert len(quick) == 1000
+
+
+def test_what_will_take_long_says_so_at_its_start_once() -> None:
+    for earlier, said in ((15.0, ["note: compiling kernels takes about 75 s"]), (1.0, []), (None, [])):
+        events: list[Event] = []
+        with received(events.append), counted("compiling kernel", 6, earlier=earlier) as steps:
+            steps.skip()
+            for _ in range(5):
+                with steps.step():
+                    pass
+        assert [str(event) for event in events if event.note] == said
+        assert not said or events[2].note

@@ -15,6 +15,10 @@ from packager.errors import UsageError
 _HINT = "write one with packager bench BUNDLE --profile-json FILE, or --profile --json"
 
 
+RUNS, WARMUP = 30, 3
+"""A page shows medians alone, which so many runs give: it is there sooner than what ``packager bench`` measures."""
+
+
 @dataclass(frozen=True)
 class Slice:
     """A call of one run: its symbol, start and duration in microseconds."""
@@ -59,7 +63,7 @@ def measure(path: Path, *, threads: int, device: int, libraries: Sequence[str | 
     """Run a bundle on random inputs, and profile its calls. Raises UsageError, RunError."""
     from packager.deploy.measure.bench import bench
 
-    found = bench(path, threads=threads, device=device, libraries=libraries, profile=True)
+    found = bench(path, RUNS, WARMUP, threads, device=device, libraries=libraries, profile=True)
     assert found.profile is not None
     where = found.cuda.name if found.cuda else "1 thread" if found.threads == 1 else f"{found.threads} threads"
     return of_profile(found.profile, f"{found.runs} runs, {where}", found.median_ms)

@@ -156,7 +156,7 @@ def test_a_profile_of_other_calls_gives_each_its_share(scale: Path, tmp_path: Pa
 def test_measured_here(scale: Path, tmp_path: Path) -> None:
     (bundle,) = make_report(tmp_path, scale, "--run")["bundles"]
     assert bundle["functions"][0]["us"] == 4.0  # what the bundle reports
-    assert bundle["measured"]["about"] == "100 runs, 1 thread"
+    assert bundle["measured"]["about"] == "30 runs, 1 thread"
     assert bundle["figures"][0]["value"] > 0
 
 
