@@ -60,7 +60,7 @@ def test_a_node_measures(cli: Cli, trial: Path, cluster: str, tmp_path: Path) ->
 @pytest.mark.slow
 def test_errors_of_nodes_are_those_of_packager(cli: Cli, batched: Path, cluster: str) -> None:
     here, there = (cli("tune", batched, *on, env={"RAY_ADDRESS": cluster}) for on in ((), ("--on", "ray")))
-    assert_refused(there, 2, "one candidate per function", hint="--place trial")
+    assert_refused(there, 2, "error: batched.so has one candidate per function", hint="--place trial")
     assert "one candidate per function" in here.stderr
 
 

@@ -18,7 +18,7 @@ from packager.bundle.reader import inspect
 from packager.bundle.staging import replacing, temporary_folder
 from packager.deploy.finalize.finalizer import FinalizeResult
 from packager.deploy.measure.tune import TuneResult
-from packager.errors import BundleError, ToolchainError, UsageError
+from packager.errors import BundleError, PackagerError, ToolchainError, UsageError
 from packager.pipeline.many.ray_tasks import Answer, TaskError, Tasks, opened_tasks
 from packager.progress import Event, Receiver, received, report, warn
 from packager.resources import PACKAGE
@@ -155,8 +155,7 @@ def _tune(files: dict[str, bytes], name: str, options: dict[str, Any], board: An
     """Measure. Runs on a node."""
     from packager.deploy.measure.tune import tune
 
-    with temporary_folder("ray") as folder, _sent(board) as send:  # of a task that is cancelled the next removes it
-        _write(files, folder)
+    with _written(files) as folder, _sent(board) as send:
         return _answer(tune(folder / name, progress=send, **options))
 
 
@@ -164,8 +163,7 @@ def _finalize(files: dict[str, bytes], name: str, options: dict[str, Any], board
     """Build engines. Runs on a node."""
     from packager.deploy.finalize.finalizer import finalize
 
-    with temporary_folder("ray") as folder, _sent(board) as send:
-        _write(files, folder)
+    with _written(files) as folder, _sent(board) as send:
         output = folder / "finalized" / name
         output.parent.mkdir()
         for weights in files.keys() - {name}:  # which the copy needs too, to be run
@@ -174,9 +172,17 @@ def _finalize(files: dict[str, bytes], name: str, options: dict[str, Any], board
         return _answer(result, {name: output.read_bytes()})
 
 
-def _write(files: dict[str, bytes], folder: Path) -> None:
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
+@contextlib.contextmanager
+def _written(files: dict[str, bytes]) -> Iterator[Path]:
+    """Yield a folder with files, which errors name without it. If a task is cancelled the next one removes it."""
+    with temporary_folder("ray") as folder:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        try:
+            yield folder
+        except PackagerError as error:
+            error.message = error.message.replace(f"{folder}/", "")
+            raise
 
 
 def _answer(result: Any, files: dict[str, bytes] | None = None) -> Answer:
