@@ -167,6 +167,11 @@ MEMORY: dict[str, tuple[tuple[Write, Write], tuple[Input, ...], tuple[int, ...]]
     "mean_tokens": (mean(1), (t(N, 128, 768),), (1, 2048)),
     "mean_last_f32": (mean(-1), (t(N, 1024, dtype=F),), (5, 131072)),
     "pool_average": (mean(1, 2), (t(N, 7, 7, 2048),), (1, 2048)),
+    # What squeeze and excitation of RegNets and EfficientNets begins with.
+    "squeeze_wide": (mean(1, 2), (t(16, 112, 112, 32),), ()),
+    "squeeze": (mean(1, 2), (t(16, 56, 56, 48),), ()),
+    "squeeze_narrow": (mean(1, 2), (t(16, 14, 14, 208),), ()),
+    "squeeze_one": (mean(1, 2), (t(1, 28, 28, 96),), ()),
     "pool_average_nchw": (mean(2, 3), (t(N, 2048, 7, 7),), (1, 2048)),
     "pool_max": (MAX_POOL, (t(N, 112, 112, 64),), (1, 256)),
     "depthwise": (conv(1, 1, 256), (t(128, 56, 56, 256), t(256, 3, 3, 1)), ()),

@@ -1,6 +1,6 @@
 """Schedules column reductions: reductions that keep the innermost axis, pooling, and sums of products without a GEMM.
 
-Each thread accumulates a vector of adjacent columns. With many rows and few columns, rows are split over the threads of
+Each thread accumulates a vector of adjacent columns. With many rows, or few columns, rows are split over the threads of
 a block, and over blocks: a first kernel writes partial results, a second one reduces them.
 """
 
@@ -47,8 +47,17 @@ THREADS = 128
 MAX_UNROLLED = 8
 # The most rows of a lookup that a thread loads at once.
 MAX_GATHERED = 64
-# Blocks that occupy a GPU; with fewer, rows are split over blocks.
+# Blocks that occupy a GPU; with fewer, rows are split over blocks. Threads share what divides the parts.
 BLOCKS = 1024
+SHARED_PARTS = 8
+# Threads of a GPU that is busy; with fewer, the rows of a tile of columns are split over threads.
+BUSY = 1 << 15
+# Tiles that give each multiprocessor one, if the columns are as many.
+TILES = 128
+# The most vectors of columns that such a tile has.
+MAX_TILE = 64
+# Bytes that a tile should have of a row: less is part of what memory transfers at once.
+SECTOR = 32
 # Rows that a thread loads at once, best first, if they divide the number of rows.
 ROWS = (8, 4, 7, 5, 3, 2)
 
@@ -123,9 +132,9 @@ def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
 
 def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, alone: int) -> Any:
     """Split the rows over blocks; return the reduction of their partial results."""
-    parts = BLOCKS // max(alone, 1)
-    while parts > 1 and (length % parts or length // parts < MANY):
-        parts -= 1
+    counts = [n for n in range(2, BLOCKS // max(alone, 1) + 1) if not length % n]
+    parts = max((n for n in counts if not n % SHARED_PARTS and length // n >= MANY // 2), default=1)
+    parts = max(parts, *(n for n in counts if length // n >= MANY), 1) if parts == 1 else parts
     if parts == 1:
         return reduction
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
@@ -158,11 +167,11 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     )
     # With fewer columns than a tile, accumulating and finishing would use different numbers of threads.
     fits = not isinstance(last, int) or last >= WARP * width
+    tile = _narrow_tile(extents(sch, loops), length, width)
     if length >= MANY and whole and fits and width >= MIN_SHARERS:
-        tile_outer, tile = sch.split(loops[-1], [None, WARP * width])
-        grid = sch.fuse(*loops[:-1], tile_outer)
-        sch.bind(grid, "blockIdx.x")
-        _split_over_threads(sch, computed, grid, tile, width)
+        tile = tile or (WARP, width)
+    if tile:
+        _split_over_threads(sch, computed, loops, width, tile)
         return
     outer, vector = sch.split(loops[-1], [None, width])
     grid, thread = sch.split(sch.fuse(*loops[:-1], outer), [None, THREADS])
@@ -172,6 +181,22 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     _compute_epilogue(sch, computed[1:], thread)
     sch.compute_at(reduction, thread, preserve_unit_loops=True)
     _accumulate(sch, reduction, 2)
+
+
+def _narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | None:
+    """Return how many vectors of columns a block has, and how many threads share each, if few threads would have one.
+
+    Extents that are symbolic count as one. None where there are many columns, or where nothing divides the rows.
+    """
+    *outer, last = (extent if isinstance(extent, int) else 0 for extent in kept)
+    vectors, others = last // width, math.prod(max(extent, 1) for extent in outer)
+    if not vectors or vectors * others > BUSY:
+        return None
+    least = min(vectors, SECTOR // VECTOR_BYTES)
+    sizes = [size for size in range(min(vectors, MAX_TILE), least - 1, -1) if not vectors % size]
+    size = next((size for size in sizes if others * (vectors // size) >= TILES), sizes[-1])
+    sharers = next((count for count in (width, width // 2, width // 4) if count > 1 and not length % count), 0)
+    return (size, sharers) if length and sharers else None
 
 
 def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
@@ -233,30 +258,39 @@ def _compute_epilogue(sch: s_tir.Schedule, epilogue: list[Any], thread: Any) -> 
         sch.unroll(sch.get_loops(block)[-1])
 
 
-def _split_over_threads(sch: s_tir.Schedule, computed: list[Any], grid: Any, tile: Any, width: int) -> None:
-    """Split the rows over the threads of a block, and reduce their partial results in shared memory."""
-    reduction = computed[0]
+def _split_over_threads(
+    sch: s_tir.Schedule, computed: list[Any], loops: list[Any], width: int, tile: tuple[int, int]
+) -> None:
+    """Split the rows over the threads of a block, and reduce their partial results in shared memory.
+
+    A tile is of so many vectors of columns, each of so many threads, which divide the columns: all of them finish some.
+    """
+    reduction, (vectors, sharers) = computed[0], tile
+    outer, columns = sch.split(loops[-1], [None, vectors * width])
+    grid = sch.fuse(*loops[:-1], outer)
+    sch.bind(grid, "blockIdx.x")
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
     sch.reorder(*kept, *reduced)
     fused = sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]
-    _, sharer = sch.split(fused, [None, width])
+    _, sharer = sch.split(fused, [None, sharers])
     partial = sch.rfactor(sharer, 0)
     left = sch.cache_write(partial, 0, "local")
     sch.set_scope(left, 0, "shared")
-    row, column = sch.split(tile, [width, WARP])
+    turn, row, column = sch.split(columns, [width // sharers, sharers, vectors])
     sch.bind(row, "threadIdx.y")
     sch.bind(column, "threadIdx.x")
-    _compute_epilogue(sch, computed[1:], column)
-    sch.compute_at(reduction, column, preserve_unit_loops=True)
-    _decompose_init(sch, reduction, _inner(sch, reduction, 3, tirx.IterVar.CommReduce)[0])
+    sch.reorder(row, column, turn)
+    _compute_epilogue(sch, computed[1:], turn)
+    sch.compute_at(reduction, turn, preserve_unit_loops=True)
+    _decompose_init(sch, reduction, _inner(sch, reduction, 4, tirx.IterVar.CommReduce)[0])
     sch.compute_at(left, grid, preserve_unit_loops=True)
     share, *others = list(sch.get_loops(left))[1:]
-    columns, vector = sch.split(others[-1], [None, width])
-    sch.reorder(share, *others[:-1], columns, vector)
+    places, vector = sch.split(others[-1], [None, width])
+    sch.reorder(share, *others[:-1], places, vector)
     sch.bind(share, "threadIdx.y")
-    sch.bind(columns, "threadIdx.x")
+    sch.bind(places, "threadIdx.x")
     sch.vectorize(vector)
-    sch.compute_at(partial, columns, preserve_unit_loops=True)
+    sch.compute_at(partial, places, preserve_unit_loops=True)
     _accumulate(sch, partial, len(list(sch.get_loops(left))) - 1)
 
 
