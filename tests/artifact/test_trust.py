@@ -281,6 +281,8 @@ def test_keys_that_cannot_be_used_are_errors(signed: Path, signer: Signer, tmp_p
     for key in (tmp_path / "absent.key", signer.public, signed):
         with pytest.raises(UsageError, match="cannot sign with"):
             packager.sign(signed, key=key)
+    with pytest.raises(UsageError, match=r"absent\.key: No such file or directory$"):
+        packager.sign(signed, key=tmp_path / "absent.key")
     with pytest.raises(UsageError, match="cannot sign with"):
         packager.sign(signed, key=signer.key, certificate=signer.authority)
     for content, reason in (

@@ -142,7 +142,7 @@ class Client:
         try:
             response = self._registry.do_request(url, method, **arguments)
         except (requests.ConnectionError, requests.Timeout) as failure:
-            raise _LostError(last_line(failure)) from None
+            raise _LostError(_cause(failure)) from None
         except (requests.RequestException, ValueError) as failure:  # oras raises ValueError where it has no credentials
             raise RegistryError(
                 f"{self.reference.host} refuses: {last_line(failure)}", hint="log in, as with: docker login HOST"
@@ -166,11 +166,23 @@ class Client:
             except (_LostError, requests.RequestException) as failure:  # these while a blob is read
                 if attempt == ATTEMPTS - 1:
                     raise RegistryError(
-                        f"{self.reference.host} does not answer: {last_line(failure)}",
+                        f"{self.reference.host} does not answer: {_cause(failure)}",
                         hint="run the command again: it goes on where it stopped",
                     ) from None
                 time.sleep(PAUSE_SECONDS * 2**attempt)
         raise AssertionError
+
+
+def _cause(failure: Exception) -> str:
+    """Return why a connection failed: what the system said, without the names of what wraps it."""
+    while (inner := getattr(failure, "reason", None) or (failure.args[0] if failure.args else None)) is not None:
+        if not isinstance(inner, Exception):
+            break
+        failure = inner
+    system = failure.__cause__ or failure.__context__
+    if isinstance(system, OSError) and system.strerror:
+        return system.strerror
+    return last_line(failure)
 
 
 def _registry(reference: Reference, *, plain_http: bool) -> Any:

@@ -58,9 +58,11 @@ def sign_file(
             else:
                 config.use_certificate_signer(private_key=key, signing_certificate=certificate, certificate_chain=chain)
         except (OSError, ValueError, TypeError) as failure:  # a TypeError of a key that has a password
-            reason = f"{failure.filename}: {failure.strerror}" if isinstance(failure, OSError) else last_line(failure)
+            reason, file = last_line(failure), key
+            if isinstance(failure, OSError):  # of a certificate, too
+                reason, file = failure.strerror or reason, failure.filename or key
             raise UsageError(
-                f"cannot sign with {key}: {reason}",
+                f"cannot sign with {file}: {reason}",
                 hint="give an elliptic curve key in PEM, without password: openssl ecparam -name prime256v1 -genkey"
                 " -noout -out KEY",
             ) from None

@@ -72,15 +72,13 @@ def _this_glibc() -> str | None:
 
 def read_machine(path: Path) -> Machine:
     """Read a file written by ``packager machine --json``. Raises UsageError."""
+    hint = "write it with `packager machine --json` on that machine"
     try:
         return strict_json.read(Machine, strict_json.parse(path.read_bytes()))
     except OSError as failure:
-        raise UsageError(f"cannot read {path}: {failure.strerror}") from None
+        raise UsageError(f"cannot read {path}: {failure.strerror}", hint=hint) from None
     except strict_json.MismatchError as mismatch:
-        raise UsageError(
-            f"{path} does not describe a machine: {mismatch}",
-            hint="write it with `packager machine --json` on that machine",
-        ) from None
+        raise UsageError(f"{path} does not describe a machine: {mismatch}", hint=hint) from None
 
 
 def machine_findings(manifest: Manifest, machine: Machine, *, searched: bool = False) -> Iterator[Finding]:

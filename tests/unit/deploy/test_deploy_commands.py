@@ -177,6 +177,12 @@ def test_build_systems_read_the_version_of_packager() -> None:
     assert f'STREQUAL "{__version__.rpartition(".")[0]}"' in text
 
 
+def test_a_machine_that_is_not_there_says_how_to_write_it(good: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        verify(good, machine=tmp_path / "absent.json")
+    assert refused.value.hint == "write it with `packager machine --json` on that machine"
+
+
 def test_a_report_has_a_name_by_default(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = call("report", good, "-q")
