@@ -42,7 +42,8 @@ class Finish:
         """Return C for the template: the result's row ``first`` and on, ``pitch`` elements apart, and the fields."""
         bounds = [literal(number, "float32") for number in (self.low, self.high)]
         bias = f"{draft.tensor(self.bias, False)} + start" if self.bias else "0"
-        fields = f"{bias}, {bounds[0]}, {bounds[1]}, {int(self.is_bounded)}"
+        bounded = (self.low > -math.inf) + 2 * (self.high < math.inf)
+        fields = f"{bias}, {bounds[0]}, {bounds[1]}, {bounded}"
         return {"place": f"{draft.tensor(self.result, True)} + ({first}) * {pitch} + start", "fields": fields}
 
 

@@ -81,6 +81,7 @@ FINISHES: dict[str, Callable[..., Any]] = {
     "bias alone": lambda _, x: x,
     "relu": lambda e, x: e(relax.op.nn.relu(x)),
     "clip": lambda e, x: e(relax.op.clip(x, -0.5, 0.75)),
+    "upper bound": lambda e, x: e(relax.op.minimum(x, relax.const(0.75, "float32"))),
     "two bounds": lambda e, x: e(
         relax.op.minimum(e(relax.op.maximum(x, relax.const(-0.5, "float32"))), relax.const(0.75, "float32"))
     ),
@@ -89,7 +90,8 @@ FINISHES: dict[str, Callable[..., Any]] = {
     ),
     "read twice": lambda e, x: e(relax.op.multiply(x, e(relax.op.nn.relu(x)))),
 }
-BOUNDS = {"relu": (0, np.inf), "clip": (-0.5, 0.75), "two bounds": (-0.5, 0.75), "bounds that cross": (0.75, 0.75)}
+BOUNDS = {"relu": (0, np.inf), "clip": (-0.5, 0.75), "upper bound": (-np.inf, 0.75), "two bounds": (-0.5, 0.75)}
+BOUNDS["bounds that cross"] = (0.75, 0.75)
 
 
 @pytest.mark.slow
