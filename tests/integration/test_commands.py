@@ -220,7 +220,7 @@ def test_run_at_random(cli: Cli, batched: Path) -> None:
 
 @pytest.mark.slow
 def test_bench(cli: Cli, batched: Path) -> None:
-    done = cli("bench", batched, "--runs", 5, "--warmup", 1, "--json")
+    done = cli("bench", batched, "--runs", 5, "--warmup", 1, "--json", "-q")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["schema_version"] == 1
     assert cli("bench", batched, "--runs", 5).stdout
@@ -229,7 +229,7 @@ def test_bench(cli: Cli, batched: Path) -> None:
 @pytest.mark.slow
 def test_bench_profile(cli: Cli, batched: Path, tmp_path: Path) -> None:
     profile, trace = tmp_path / "profile.json", tmp_path / "trace.json"
-    done = cli("bench", batched, "--runs", 5, "--threads", 2, "--profile-json", profile, "--trace", trace)
+    done = cli("bench", batched, "--runs", 5, "--threads", 2, "--profile-json", profile, "--trace", trace, "-q")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Primitives by time" in done.stdout
     found = json.loads(profile.read_text())

@@ -18,7 +18,7 @@ SUPPORTED = """g (float[n,3,8,8] x) => (float[n,4,8,8] y) {
 
 def test_a_model_that_is_supported(cli: Cli, tmp_path: Path) -> None:
     path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
-    done = cli("explain", path)
+    done = cli("explain", path, "-q")
     assert (done.returncode, done.stderr) == (0, "")
     assert "input      x  float32[n, 3, 8, 8]" in done.stdout
     assert "dim        n has no bounds: 1:8 assumed, a build wants --dim n=MIN:MAX" in done.stdout
@@ -67,7 +67,7 @@ def test_all_that_is_not_supported_is_named(cli: Cli, tmp_path: Path) -> None:
 def test_a_dry_run_prints_the_table_of_an_explanation(cli: Cli, tmp_path: Path) -> None:
     path = save(graph(SUPPORTED, {"w": normal(4, 3, 3, 3)}), tmp_path / "m.onnx")
     explained = cli("explain", path).stdout
-    done = cli("build", path, "-o", tmp_path / "m.so", "--dry-run")
+    done = cli("build", path, "-o", tmp_path / "m.so", "--dry-run", "-q")
     assert done.returncode == 0
     assert done.stdout.startswith("partition")
     assert done.stdout in explained
@@ -80,11 +80,13 @@ def test_a_dry_run_refuses_what_a_build_refuses(cli: Cli, tmp_path: Path) -> Non
     text = """<ir_version: 8, opset_import: ["": 17, "acme": 1]>
     g (float[2] x) => (float[2] y) { [only] y = acme.Twist(x) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
-    dry, built = (cli("build", tmp_path / "m.onnx", "-o", tmp_path / "m.so", *more) for more in (("--dry-run",), ()))
+    dry, built = (
+        cli("build", tmp_path / "m.onnx", "-o", tmp_path / "m.so", *more) for more in (("--dry-run", "-q"), ())
+    )
     assert (dry.returncode, dry.stdout) == (built.returncode, "") == (3, "")
     assert dry.stderr.startswith("error: 1 operator is not supported")
     assert built.stderr.endswith(dry.stderr)
-    assert cli("build", tmp_path / "m.onnx", "--dry-run", "--json").stderr == dry.stderr
+    assert cli("build", tmp_path / "m.onnx", "--dry-run", "--json", "-q").stderr == dry.stderr
 
 
 def test_several_models_and_their_states(cli: Cli, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def run(path: Path, **feeds: np.ndarray) -> list[np.ndarray]:
 
 def test_it_prints_the_path_and_keeps_names(cli: Cli, models: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    done = cli("export", models / "batched.onnx", "-o", out)
+    done = cli("export", models / "batched.onnx", "-o", out, "-q")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")
     written, source = onnx.load(out), onnx.load(models / "batched.onnx")
     assert written.producer_name == "packager"
@@ -56,7 +56,7 @@ def test_json_says_what_was_written(cli: Cli, models: Path, tmp_path: Path) -> N
 
 
 def test_bounds_that_the_file_holds_for_are_said(cli: Cli, models: Path, tmp_path: Path) -> None:
-    done = cli("export", models / "batched.onnx", "-o", tmp_path / "out.onnx", "--dim", "n=1:8")
+    done = cli("export", models / "batched.onnx", "-o", tmp_path / "out.onnx", "--dim", "n=1:8", "-q")
     assert done.stderr == "dim n: the file holds for 1 to 8\n"
 
 
