@@ -200,9 +200,9 @@ def test_measured_runs_are_counted_now_and_then() -> None:
         quick = _time_runs(lambda: None, 1000, 1e-6)
     assert times.min() >= 0.1
     counted = [event.count for event in events]
-    assert counted[:2] == ["1 of 8", "4 of 8"]
-    assert len(counted) < 6
-    assert counted[-1] == "1 of 1000"
+    assert counted[0] == "1 of 8"
+    assert "2 of 8" < counted[1] < "9 of 8"  # not each, and not all at the end
+    assert "1 of 1000" in counted
     assert len(quick) == 1000
 
 
