@@ -137,6 +137,12 @@ _HELD_OUT = (
     *((1024, 1024), (3072, 1024), (4096, 1024), (1024, 4096), (768, 1152), (1536, 384), (400, 624)),
     *((3072, 2048), (16384, 2048), (14336, 4096), (28672, 4096), (4096, 14336), (5120, 5120), (5120, 13824)),
 )
+# Of Whisper large, ViT-g and Qwen2 7B: measured once all was fitted.
+_OTHERS = (
+    *((1280, 1280), (3840, 1280), (5120, 1280), (1280, 5120), (1536, 1536), (4608, 1536), (8192, 1536), (1536, 4096)),
+    *((3584, 3584), (4608, 3584), (18944, 3584), (37888, 3584), (3584, 18944)),
+)
+_OTHER_ROWS = ((80, 257, 1500), (128, 224, 2056), (64, 448, 1028))
 _HELD_OUT_ROWS = ((64, 192, 512, 2048), (96, 256, 384), (128, 320, 1024))
 _FORMATS = ((4, 64, False), (4, 32, True), (4, 128, True), (8, 32, False), (8, 128, True))
 # Size of the image, channels, filters, window, stride: each convolution of ResNet-50 once.
@@ -184,6 +190,11 @@ FP16: dict[str, tuple[Problem, ...]] = {
         Product(m, n, k, series="rows_held_out")
         for index, (n, k) in enumerate(_HELD_OUT)
         for m in _HELD_OUT_ROWS[index % len(_HELD_OUT_ROWS)]
+    ),
+    "rows_of_others": tuple(
+        Product(m, n, k, series="rows_of_others")
+        for index, (n, k) in enumerate(_OTHERS)
+        for m in _OTHER_ROWS[index % len(_OTHER_ROWS)]
     ),
     "attention": (Attention(8, 12, 128, 64), Attention(32, 12, 512, 64), Attention(4, 16, 2048, 128)),
     # Prompts of Llama, Stable Diffusion's self-attention, and other heads.
