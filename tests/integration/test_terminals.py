@@ -81,14 +81,12 @@ def test_an_estimate_that_was_wrong_says_so() -> None:
     assert _left(time.monotonic() - 10) == "takes longer than it did before"
 
 
+@pytest.mark.slow
 def test_commands_that_may_take_long_say_what_they_do(models: Path, tmp_path: Path) -> None:
-    for name, model in (("explain", "mlp.onnx"), ("build", "mlp.onnx")):
-        dry = ["--dry-run"] if name == "build" else []
-        sent = on_terminal(command(name, models / model, *dry), tmp_path)
-        assert "importing the model" in sent
-        quiet = on_terminal(command(name, models / model, *dry, "-q"), tmp_path)
-        assert "importing the model" not in quiet
-        assert "\x1b" not in quiet
+    assert "importing the model" in on_terminal(command("explain", models / "mlp.onnx"), tmp_path)
+    quiet = on_terminal(command("build", models / "mlp.onnx", "--dry-run", "-q"), tmp_path)
+    assert "importing the model" not in quiet
+    assert "\x1b" not in quiet
 
 
 def test_what_a_command_does_is_said_in_one_line(cli: Cli) -> None:
