@@ -27,16 +27,16 @@ from packager.backends.cutlass.gemm.cost_model import (
     GemmForm,
     GemmShape,
     ceil_div,
+    estimate,
     fastest,
     multiplied,
 )
 from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile, Tile
 
-# Microseconds of each sm90 tile: per launch, per wave of blocks, per step in a wave, of 128 bytes of channels of one
-# element of the window, and per megabyte of operands and result, a lower bound of all waves. Fitted on an H200 to the
-# convolutions of ResNet-50 of batch 1, 8 and 32, and to narrower and wider ones, of 16 to 1280 channels
-# (benchmarks/cutlass/fp16.py, --trial): over 45 with windows the choice is 1.3 % slower than the best of 37 tiles
-# (geometric mean; at most 23 %). Slices wait for others.
+# As TIMES, per step of 128 bytes of channels of one element of the window. Fitted on an H200 to the convolutions of
+# ResNet-50 of batch 1, 8 and 32, and to narrower and wider ones, of 16 to 1280 channels (benchmarks/cutlass/fp16.py,
+# --trial): over 45 with windows the choice is 1.3 % slower than the best of 37 tiles (geometric mean; at most 23 %).
+# Slices wait for others.
 CONV_TIMES = {
     "64x64x64_c1x1_pingpong": (1.67, 0.450, 0.1616, 0.364),
     "128x64x64_c1x1_pingpong": (2.60, 0.400, 0.2000, 0.647),
@@ -147,8 +147,7 @@ def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:
     n = tile.shape[1]
     beyond = ceil_div(product.columns, n) - product.columns / n
     step = 1.0 if config.rows or tile.shape[2] * size >= FULL_STEP else HALF_STEP[tile.shape[0]]
-    start, wave, each, megabyte = times
-    return start + max(waves * (wave + each * steps * step * (1 + BEYOND * beyond)), megabyte * elements * size / 1e6)
+    return estimate(times, waves, steps * step * (1 + BEYOND * beyond), elements * size)
 
 
 def _full(tile: Tile) -> Tile:

@@ -13,7 +13,7 @@ from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.few_rows import few_rows_kernels
-from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm80Tile, Tile, TiledConfig
+from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm80Tile, Sm90Tile, Tile, TiledConfig
 from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
 
 
@@ -34,22 +34,39 @@ Config = TypeVar("Config", bound=TiledConfig)
 FEW_ROWS, SHORT_DEPTH = 8, 1024
 SMS = 132  # of an H100 or H200
 MOST_SMS = 192  # of any GPU that kernels which split K run on
-# Microseconds of each sm90 tile: per launch, per wave of blocks, per 128 bytes of K in a wave, per 128 bytes of K in as
-# many blocks as there are SMs, per megabyte of operands and result, and per 128 bytes of K in as many blocks that only
-# fill up clusters. Fitted to 115 sizes of 16-bit products of 64 to 2,048 rows on an H100, and to 74 of 1 to 100,352
-# rows, linear and batched, on an H200 (benchmarks/cutlass/fp16.py): over the 115 the choice is 2.9 % slower than the
-# best of 68 tiles (geometric mean; at most 20 %). Where they are fitted to 68 of these, it is 2.1 % over the 68, and
-# 4.1 % over the 47 others, of other models.
+# Microseconds of each sm90 tile on an H200: per launch, per wave of blocks, per 128 bytes of K in a wave, and per
+# megabyte of operands and result, a lower bound of all waves. Fitted to 74 sizes of 16-bit products, linear and
+# batched, from 1 to 100352 rows (benchmarks/cutlass/fp16.py, all tiles): over these the choice is 0.9 % slower than the
+# best one (geometric mean; at most 9 %).
 TIMES = {
+    "64x128x64_c2x1_pingpong": (2.04, 0.831, 0.2102, 0.307),
+    "128x128x64_c2x1_pingpong": (2.99, 0.277, 0.3461, 0.294),
+    "128x128x64_c2x1_cooperative": (2.99, 0.277, 0.3461, 0.294),  # of 8-bit floats alone; not measured
+    "64x64x128_c1x1_pingpong": (1.87, 0.714, 0.1404, 0.274),
+    "256x128x64_c1x2_cooperative": (1.19, 2.188, 0.7112, 0.299),
+    "128x256x64_c2x1_cooperative": (1.15, 2.510, 0.7827, 0.314),
+    "64x16x128_c1x1_pingpong_t": (2.40, 0.410, 0.0719, 0.252),
+    "64x32x128_c1x1_pingpong_t": (1.99, 0.547, 0.0887, 0.274),
+    "64x96x64_c1x1_plain": (0.00, 2.436, 0.1790, 0.337),
+    "64x96x128_c1x1_plain": (0.00, 2.576, 0.1848, 0.357),
+    "128x144x64_c1x1_cooperative_e128x48": (1.52, 1.825, 0.4492, 0.349),
+    "64x192x64_c1x1_plain_s3_b2": (2.47, 0.495, 0.3738, 0.452),
+    "128x192x64_c1x1_cooperative": (1.48, 1.967, 0.5794, 0.369),
+    "256x96x64_c1x1_cooperative": (1.81, 1.754, 0.5961, 0.310),
+}
+# Of SM90_FEW, for 17 to 512 rows: per launch, per wave of blocks, per 128 bytes of K in a wave, per 128 bytes of K in
+# as many blocks as there are SMs, per megabyte of operands and result, and per 128 bytes of K in as many blocks that
+# only fill up clusters. Fitted to 115 sizes of 64 to 2,048 rows on an H100, and to the 74: over the 90 of at most 512
+# rows the choice is 2.9 % slower than the best of 68 tiles (geometric mean; at most 20 %). Fitted to 68 of the 115 it
+# is 4.1 % over the 47 others, of other models. Of more rows BERT-base was slower by these, so that they keep TIMES.
+FEW_TIMES = {
     "64x32x128_c2x1_pingpong": (0.0, 2.679, 0.0576, 0.064, 0.0, 0.1322),
     "64x64x128_c2x1_pingpong": (0.0, 2.811, 0.077, 0.0496, 0.1516, 0.0757),
     "64x96x128_c1x1_plain": (0.7407, 1.865, 0.103, 0.0996, 0.1589, 0.0),
     "64x128x64_c2x1_pingpong": (2.585, 0.4253, 0.1116, 0.1187, 0.0912, 0.1233),
     "64x192x64_c2x1_pingpong": (3.247, 0.2605, 0.2063, 0.1076, 0.1013, 0.1745),
     "128x96x64_c2x1_cooperative": (1.863, 1.533, 0.1507, 0.1888, 0.0141, 0.2054),
-    "128x128x64_c1x2_cooperative": (1.491, 1.608, 0.2027, 0.1395, 0.1692, 0.8179),  # of 8-bit floats
     "128x128x64_c1x2_pingpong": (2.828, 0.2395, 0.256, 0.0727, 0.1742, 0.6185),
-    "128x128x64_c2x1_cooperative": (1.753, 1.591, 0.2381, 0.1495, 0.0525, 0.2483),  # of 8-bit floats
     "128x128x64_c2x1_pingpong": (2.54, 0.8044, 0.2515, 0.1095, 0.0731, 0.2032),
     "128x160x64_c1x1_cooperative": (0.0134, 3.079, 0.3021, 0.135, 0.1567, 0.0),
     "128x192x64_c1x2_cooperative": (0.9663, 2.313, 0.2744, 0.2589, 0.1464, 1.155),
@@ -60,8 +77,9 @@ TIMES = {
     "64x32x128_c1x1_pingpong_t": (2.317, 0.1764, 0.042, 0.0883, 0.1236, 0.0),
     "64x64x128_c2x1_pingpong_t": (0.6911, 1.876, 0.0763, 0.05, 0.2024, 0.0),
 }
-# Kernels whose estimate exceeds the best one by this factor are not compiled. The best of the first three others is
-# 1.8 % slower than the best of all tiles over the 115 sizes; 2.4 kernels remain on average.
+MOST_FEW = 16, 512
+# Kernels whose estimate exceeds the best one by this factor are not compiled. The best of the others is 0.3 % slower
+# than the best of all over the same sizes, at most 7 %; two kernels remain on average.
 MARGIN = 1.1
 # Of other kernels: microseconds per launch and per wave, and elements of a tile times K per microsecond of an SM.
 SM80_START, SM80_WAVE, SM80_RATE = 2.0, 1.0, 1.8e6
@@ -112,11 +130,14 @@ def rank_gemm(
     alignment = math.gcd(divisor, 16 // size)
     narrower = [width for width in (4, 2, 1) if width < alignment] if options.profile_all_alignments else []
 
+    least, most = MOST_FEW
+    fewer = shape.batch == 1 and least < shape.rows <= most and not form.b_rows
+
     def time(config: GemmConfig) -> float:
-        return microseconds(config.tile, shape, size)
+        return (few_microseconds if fewer else microseconds)(config.tile, shape, size)
 
     def kernels(family: str, alignment: int, margin: float = math.inf) -> list[GemmConfig]:
-        tiles = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows)
+        tiles = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows, few=fewer)
         made = (GemmConfig(tile, dtype, form.out, alignment, form.b_rows) for tile in tiles if tile.slices == 1)
         return fastest(form.apply(made, options), time, margin)
 
@@ -152,6 +173,12 @@ def multiplied(dtype: str, options: CutlassOptions) -> str:
     return "tfloat32" if dtype == "float32" and not options.use_3xtf32 else dtype
 
 
+def estimate(times: tuple[float, float, float, float], waves: int, steps: float, nbytes: int) -> float:
+    """Return microseconds by a row of TIMES: ``waves`` of ``steps`` of 128 bytes of K, and ``nbytes`` of traffic."""
+    start, wave, step, megabyte = times
+    return start + max(waves * (wave + step * steps), megabyte * nbytes / 1e6)
+
+
 def microseconds(tile: Tile, shape: GemmShape, itemsize: int) -> float:
     """Estimate the time of a product with a tile: waves of blocks, each with steps along K."""
     m, n, _ = tile.shape
@@ -160,19 +187,39 @@ def microseconds(tile: Tile, shape: GemmShape, itemsize: int) -> float:
         # Narrow tiles read more bytes per multiplication.
         rate = SM80_RATE * min(m, n, 64) / 64 * 2 / itemsize
         return SM80_START + waves * (SM80_WAVE + m * n * shape.depth / rate)
-    (cm, cn) = tile.cluster
+    blocks, _ = _blocks(tile, shape)
+    waves = ceil_div(blocks, SMS * tile.blocks) * tile.blocks if blocks > SMS else 1
+    return estimate(TIMES[_wide(tile, itemsize)], waves, shape.depth * itemsize / 128, _nbytes(shape, itemsize))
+
+
+def few_microseconds(tile: Tile, shape: GemmShape, itemsize: int) -> float:
+    """Estimate the time of a product of few rows with a tile of SM90_FEW, or one for other GPUs."""
+    if isinstance(tile, Sm80Tile):
+        return microseconds(tile, shape, itemsize)
+    start, wave, step, load, megabyte, idle = FEW_TIMES[_wide(tile, itemsize)]
+    blocks, used = _blocks(tile, shape)
+    waves, steps = ceil_div(blocks, SMS), shape.depth * itemsize / 128
+    per_step = waves * step + (blocks * load + (blocks - used) * idle) / SMS
+    return start + waves * wave + steps * per_step + megabyte * _nbytes(shape, itemsize) / 1e6
+
+
+def _blocks(tile: Sm90Tile, shape: GemmShape) -> tuple[int, int]:
+    """Return the number of blocks of whole clusters, and of those that have something to compute."""
+    (m, n, _), (cm, cn) = tile.shape, tile.cluster
     if tile.swapped:
         m, n, cm, cn = n, m, cn, cm
     rows, columns = ceil_div(shape.rows, m), ceil_div(shape.columns, n)
-    blocks = ceil_div(rows, cm) * cm * ceil_div(columns, cn) * cn * shape.batch
-    waves = ceil_div(blocks, SMS * tile.blocks) * tile.blocks if blocks > SMS else 1
+    return ceil_div(rows, cm) * cm * ceil_div(columns, cn) * cn * shape.batch, rows * columns * shape.batch
+
+
+def _wide(tile: Sm90Tile, itemsize: int) -> str:
+    """Return the name of a tile in TIMES, whose K is of 16-bit types."""
+    return replace(tile, shape=(*tile.shape[:2], tile.shape[2] * itemsize // 2)).name
+
+
+def _nbytes(shape: GemmShape, itemsize: int) -> int:
     m, n, k = shape.rows, shape.columns, shape.depth
-    megabytes = shape.batch * (m * k + n * k + m * n) * itemsize / 1e6
-    wide = replace(tile, shape=(*tile.shape[:2], tile.shape[2] * itemsize // 2))  # K as in TIMES, of 16-bit types
-    start, wave, step, load, megabyte, idle = TIMES[wide.name]
-    steps, idle_blocks = k * itemsize / 128, blocks - rows * columns * shape.batch
-    per_step = waves * step + (blocks * load + idle_blocks * idle) / SMS
-    return start + waves * wave + steps * per_step + megabyte * megabytes
+    return shape.batch * (m * k + n * k + m * n) * itemsize
 
 
 def ceil_div(a: int, b: int) -> int:
