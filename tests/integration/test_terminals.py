@@ -36,7 +36,8 @@ def on_terminal(argv: list[str], folder: Path, width: int = 80, **variables: str
     process, terminal = pty.fork()
     if process == 0:
         ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
-        os.execve(argv[0], argv, environment({"TERM": "xterm"} | variables, folder / "tmp"))
+        plain: dict[str, str | None] = {"TERM": "xterm", "COLUMNS": None, "LINES": None}  # which pytest-xdist sets
+        os.execve(argv[0], argv, environment(plain | variables, folder / "tmp"))
     sent = b""
     while True:
         try:
