@@ -67,10 +67,12 @@ def make_golden(
 
 def halves_in(model: ImportedModel) -> frozenset[str]:
     """Return the floating-point types of 16 bits that a model's operators compute in."""
+    from tvm import relax
+
     from packager.graph.dataflow import bindings_of
 
     found: set[str] = set()
-    for function in model.module.functions.values():
+    for function in (value for value in model.module.functions.values() if isinstance(value, relax.Function)):
         found |= {str(getattr(binding.var.ty, "dtype", "")) for binding in bindings_of(function)}
     return frozenset(found & HALF_TOLERANCE.keys())
 

@@ -186,17 +186,18 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
 def _narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | None:
     """Return how many vectors of columns a block has, and how many threads share each, if few threads would have one.
 
-    Extents that are symbolic count as one. None where there are many columns, or where nothing divides the rows.
+    None where there are many columns or few rows, or where nothing divides the rows. Symbolic extents may be large: a
+    block has no fewer vectors for them than it can.
     """
     *outer, last = (extent if isinstance(extent, int) else 0 for extent in kept)
-    vectors, others = last // width, math.prod(max(extent, 1) for extent in outer)
-    if not vectors or vectors * others > BUSY:
+    vectors, others = last // width, math.prod(outer)
+    if length < MANY // 2 or not vectors or vectors * others > BUSY:
         return None
     least = min(vectors, SECTOR // VECTOR_BYTES)
     sizes = [size for size in range(min(vectors, MAX_TILE), least - 1, -1) if not vectors % size]
-    size = next((size for size in sizes if others * (vectors // size) >= TILES), sizes[-1])
+    size = next((size for size in sizes if not others or others * (vectors // size) >= TILES), sizes[-1])
     sharers = next((count for count in (width, width // 2, width // 4) if count > 1 and not length % count), 0)
-    return (size, sharers) if length and sharers else None
+    return (size, sharers) if sharers and (others or size * sharers >= WARP) else None
 
 
 def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
