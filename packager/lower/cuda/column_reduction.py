@@ -1,6 +1,6 @@
 """Schedules column reductions: reductions that keep the innermost axis, pooling, and sums of products without a GEMM.
 
-Each thread accumulates a vector of adjacent columns. With many rows, or few columns, rows are split over the threads of
+Each thread accumulates a vector of adjacent columns. Many rows, or those of few columns, are split over the threads of
 a block, and over blocks: a first kernel writes partial results, a second one reduces them.
 """
 
@@ -167,10 +167,8 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     )
     # With fewer columns than a tile, accumulating and finishing would use different numbers of threads.
     fits = not isinstance(last, int) or last >= WARP * width
-    tile = _narrow_tile(extents(sch, loops), length, width)
-    if length >= MANY and whole and fits and width >= MIN_SHARERS:
-        tile = tile or (WARP, width)
-    if tile:
+    shared = (WARP, width) if length >= MANY and whole and fits and width >= MIN_SHARERS else None
+    if tile := _narrow_tile(extents(sch, loops), length, width) or shared:
         _split_over_threads(sch, computed, loops, width, tile)
         return
     outer, vector = sch.split(loops[-1], [None, width])
@@ -193,8 +191,8 @@ def _narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | 
     vectors, others = last // width, math.prod(outer)
     if length < MANY // 2 or not vectors or vectors * others > BUSY:
         return None
-    least = min(vectors, SECTOR // VECTOR_BYTES)
-    sizes = [size for size in range(min(vectors, MAX_TILE), least - 1, -1) if not vectors % size]
+    widths = range(min(vectors, MAX_TILE), min(vectors, SECTOR // VECTOR_BYTES) - 1, -1)
+    sizes = [size for size in widths if not vectors % size]
     size = next((size for size in sizes if not others or others * (vectors // size) >= TILES), sizes[-1])
     sharers = next((count for count in (width, width // 2, width // 4) if count > 1 and not length % count), 0)
     return (size, sharers) if sharers and (others or size * sharers >= WARP) else None
@@ -262,9 +260,9 @@ def _compute_epilogue(sch: s_tir.Schedule, epilogue: list[Any], thread: Any) -> 
 def _split_over_threads(
     sch: s_tir.Schedule, computed: list[Any], loops: list[Any], width: int, tile: tuple[int, int]
 ) -> None:
-    """Split the rows over the threads of a block, and reduce their partial results in shared memory.
+    """Split the rows of a tile, of vectors of columns by threads, and reduce their partial results in shared memory.
 
-    A tile is of so many vectors of columns, each of so many threads, which divide the columns: all of them finish some.
+    The threads of a vector divide its columns: all of them finish some.
     """
     reduction, (vectors, sharers) = computed[0], tile
     outer, columns = sch.split(loops[-1], [None, vectors * width])
