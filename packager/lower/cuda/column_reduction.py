@@ -133,8 +133,8 @@ def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
 def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, alone: int) -> Any:
     """Split the rows over blocks; return the reduction of their partial results."""
     counts = [n for n in range(2, BLOCKS // max(alone, 1) + 1) if not length % n]
-    parts = max((n for n in counts if not n % SHARED_PARTS and length // n >= MANY // 2), default=1)
-    parts = max(parts, *(n for n in counts if length // n >= MANY), 1) if parts == 1 else parts
+    shared = [n for n in counts if not n % SHARED_PARTS and length // n >= MANY // 2]
+    parts = max(shared or [n for n in counts if length // n >= MANY], default=1)
     if parts == 1:
         return reduction
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)

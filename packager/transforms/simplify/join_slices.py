@@ -30,10 +30,7 @@ _TIDY = (relax.transform.Normalize(), relax.transform.DeadCodeElimination())
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two variables that are parts of one tensor, the ``first`` before the ``second`` along ``axis``.
-
-    ``sources`` are the pairs that it is computed from, in the order of the operands that are pairs; none of slices.
-    """
+    """Two variables that are parts of one tensor, the ``first`` before the ``second`` along ``axis``."""
 
     first: Any
     second: Any
