@@ -136,9 +136,8 @@ class _Board:
         return events
 
 
-@contextlib.contextmanager
-def _sent(board: Any) -> Iterator[Receiver]:
-    """Yield what sends events to a board; of those that follow at once, what stays true alone."""
+def _sender(board: Any) -> Receiver:
+    """Return what sends events to a board; of those that follow at once, what stays true alone."""
     last = 0.0
 
     def send(event: Event) -> None:
@@ -148,27 +147,27 @@ def _sent(board: Any) -> Iterator[Receiver]:
             last = now
             board.put.remote(event)
 
-    yield send
+    return send
 
 
 def _tune(files: dict[str, bytes], name: str, options: dict[str, Any], board: Any) -> Answer:
     """Measure. Runs on a node."""
     from packager.deploy.measure.tune import tune
 
-    with _written(files) as folder, _sent(board) as send:
-        return _answer(tune(folder / name, progress=send, **options))
+    with _written(files) as folder:
+        return _answer(tune(folder / name, progress=_sender(board), **options))
 
 
 def _finalize(files: dict[str, bytes], name: str, options: dict[str, Any], board: Any) -> Answer:
     """Build engines. Runs on a node."""
     from packager.deploy.finalize.finalizer import finalize
 
-    with _written(files) as folder, _sent(board) as send:
+    with _written(files) as folder:
         output = folder / "finalized" / name
         output.parent.mkdir()
         for weights in files.keys() - {name}:  # which the copy needs too, to be run
             (output.parent / weights).symlink_to(folder / weights)
-        result = finalize(folder / name, output, progress=send, **options)
+        result = finalize(folder / name, output, progress=_sender(board), **options)
         return _answer(result, {name: output.read_bytes()})
 
 
