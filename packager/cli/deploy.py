@@ -23,6 +23,10 @@ On = Annotated[
 ]
 Gpu = Annotated[str, typer.Option("--gpu", metavar="NAME", help="With --on: that GPU, as Ray names it: H100.")]
 
+Dim = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dim; default: its maximum.")
+]
+
 
 def check_place(on: str, gpu: str, device: int) -> None:
     """Raise UsageError for options that contradict ``--on``, or are for it."""
@@ -39,7 +43,8 @@ def run(
         list[str] | None, typer.Option("--input", metavar="NAME=FILE.npy", help="One input; repeat for more.")
     ] = None,
     inputs: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="All inputs by name.")] = None,
-    random: Annotated[int | None, typer.Option(metavar="SEED", help="Random inputs, symbolic dims at maxima.")] = None,
+    random: Annotated[int | None, typer.Option(metavar="SEED", help="Random inputs.")] = None,
+    dim: Dim = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs.")] = None,
     threads: Annotated[int, typer.Option(metavar="N", help="Threads, the caller's included.", min=0)] = 0,
     device: Device = 0,
@@ -50,15 +55,17 @@ def run(
     """Run a bundle once. Without -o, print a summary of each output."""
     from packager.deploy.load.loader import load
 
+    if dim and random is None:
+        raise UsageError("--dim is for --random: the sizes of given inputs are theirs")
     if random is not None and (single or inputs):
         raise UsageError("--random cannot be combined with --input or --inputs")
     tensors = read_inputs(single or [], inputs)
     with load(bundle, threads=threads, device=device, libraries=libraries) as loaded:
         if random is not None:
-            from packager.deploy.measure.random_inputs import random_inputs
+            from packager.deploy.measure.random_inputs import parse_sizes, random_inputs
 
             models = {model.name: model for model in loaded.manifest.entries}
-            tensors = random_inputs(models.get(entry or "", loaded.manifest), random)
+            tensors = random_inputs(models.get(entry or "", loaded.manifest), random, parse_sizes(dim or []))
         elif not tensors and loaded.inputs:
             name = loaded.inputs[0].name
             hint = f"--random 0 makes them up; --input {shlex.quote(name)}=FILE.npy or --inputs FILE.npz read them"
@@ -105,6 +112,7 @@ def bench(
     warmup: Annotated[int, typer.Option(metavar="N", help="Warm-up runs.", min=0)] = 10,
     threads: Annotated[int, typer.Option(metavar="N", help="Threads, the caller's included.", min=0)] = 0,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.", min=0)] = 0,
+    dim: Dim = None,
     device: Device = 0,
     libraries: Libraries = None,
     graph: Annotated[
@@ -121,11 +129,12 @@ def bench(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure loading and running on random inputs. Symbolic dims are at their maxima.
+    """Measure loading and running on random inputs.
 
     A CUDA bundle runs on tensors in device memory, and CUDA events measure it.
     """
     from packager.deploy.measure.bench import bench as bench_bundle
+    from packager.deploy.measure.random_inputs import parse_sizes
 
     with shown_progress(quiet=quiet, after=SHORT_SECONDS) as receiver, received(receiver):
         result = bench_bundle(
@@ -137,6 +146,7 @@ def bench(
             device=device,
             graph=graph,
             libraries=libraries,
+            sizes=parse_sizes(dim or []),
             profile=profile or bool(profile_json or trace),
         )
     if result.profile:

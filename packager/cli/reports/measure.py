@@ -22,7 +22,7 @@ def bench_tables(result: BenchResult) -> list[Table]:
         ("load", f"{result.load_ms:.2f} ms"),
         ("create session", f"{result.session_create_ms:.3f} ms"),
         ("first run", f"{result.first_run_ms:.3f} ms"),
-        ("speed", f"{result.gflops_per_second:.2f} GFLOP/s, {result.flops / 1e6:.3f} MFLOP per run"),
+        *_speed(result),
         ("file", size_text(result.file_bytes)),
         ("constants", size_text(result.constant_bytes)),
         ("arena", size_text(result.arena_bytes)),
@@ -30,6 +30,12 @@ def bench_tables(result: BenchResult) -> list[Table]:
     )
     cuda = [_cuda_table(result.cuda)] if result.cuda else []
     return [run, *cuda, *([_profile_table(result.profile)] if result.profile else [])]
+
+
+def _speed(result: BenchResult) -> list[tuple[str, str]]:
+    if result.flops is None or result.gflops_per_second is None:
+        return []
+    return [("speed", f"{result.gflops_per_second:.2f} GFLOP/s, {result.flops / 1e6:.3f} MFLOP per run")]
 
 
 def _cuda_table(cuda: CudaFigures) -> Table:

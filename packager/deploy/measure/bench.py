@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packager.bundle.buckets import Sizes
 from packager.deploy.load.loader import Bundle, load
 from packager.deploy.load.session import Session
 from packager.deploy.load.tensors import empty
 from packager.deploy.measure import bench_cuda
 from packager.deploy.measure.bench_cuda import CudaFigures, Measured
 from packager.deploy.measure.profile import Profile, profile_runs
-from packager.deploy.measure.random_inputs import random_inputs
+from packager.deploy.measure.random_inputs import all_sizes, random_inputs
 from packager.errors import UsageError
 from packager.progress import counted
 
@@ -29,6 +30,7 @@ REPORTED_SECONDS = 0.25
 class BenchResult:
     """Times in milliseconds, sizes in bytes. ``load_ms`` is reading the manifest and mapping the file, without warm-up.
 
+    ``flops``, and so the rates, are None where ``dims`` are below their maxima, which the manifest counts work for.
     ``profile`` is None unless requested; ``cuda`` is None for CPU bundles.
     """
 
@@ -53,8 +55,8 @@ class BenchResult:
     file_bytes: int
     primitives: int
     calls: int
-    flops: int
-    gflops_per_second: float
+    flops: int | None
+    gflops_per_second: float | None
     profile: Profile | None
     cuda: CudaFigures | None
 
@@ -74,10 +76,11 @@ def bench(
     graph: str = "auto",
     profile: bool = False,
     libraries: Sequence[str | Path] | None = None,
+    sizes: Sizes | None = None,
 ) -> BenchResult:
-    """Run a bundle ``warmup + runs`` times with the same random inputs, symbolic dims at their maxima.
+    """Run a bundle ``warmup + runs`` times with the same random inputs. States carry over from run to run.
 
-    States carry over from run to run, as in a program.
+    Symbolic dims have their sizes from ``sizes``, or are at their maxima.
 
     A run is ``Session.run`` with preallocated outputs, about 20 us more than the C call. For a CUDA bundle it is
     measured on the GPU, by events, with inputs and outputs in device memory; ``graph`` is as in ``Bundle.session``.
@@ -91,12 +94,14 @@ def bench(
     load_ms = (time.perf_counter() - start) * 1e3
     with bundle:
         manifest = bundle.manifest
-        inputs = random_inputs(manifest, seed)
+        dims = all_sizes(manifest, sizes or {})
+        inputs = random_inputs(manifest, seed, dims)
         if bundle.on_cuda:
             measured = bench_cuda.measure(bundle, inputs, runs, warmup, device=device, graph=graph, profile=profile)
         else:
             measured = _measure(bundle, inputs, runs, warmup, graph=graph, profile=profile)
         calls, flops = _work(bundle, inputs)
+    as_counted = all(dims[dim.name] == dim.max or dim.buckets for dim in manifest.dims)
     times = measured.runs
     p5, median, p95 = (float(value) for value in np.percentile(times, (5, 50, 95)))
     primitives = [primitive for _, primitive in manifest.primitives()]
@@ -108,7 +113,7 @@ def bench(
         warmup=warmup,
         threads=max(threads, 1),
         seed=seed,
-        dims={dim.name: dim.max for dim in manifest.dims},
+        dims=dims,
         median_ms=median,
         p5_ms=p5,
         p95_ms=p95,
@@ -122,9 +127,9 @@ def bench(
         file_bytes=manifest.sizes.file,
         primitives=len(primitives),
         calls=calls,
-        flops=flops,
-        gflops_per_second=flops / median / 1e6 if median else 0.0,
-        profile=measured.profile,
+        flops=flops if as_counted else None,
+        gflops_per_second=flops / median / 1e6 if as_counted and median else None,
+        profile=measured.profile if as_counted or not measured.profile else measured.profile.without_rates(),
         cuda=measured.cuda,
     )
 

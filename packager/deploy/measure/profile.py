@@ -20,8 +20,8 @@ PROFILED_RUNS = 20
 class PrimitiveTime:
     """All calls of a primitive function in one run; copies by the bundle have no backend, bytes and FLOPs.
 
-    For a partition of several functions the manifest attributes all work to the last one; its rates use the time of
-    all, and the others have none.
+    A run whose dims are below their maxima has none. For a partition of several functions the manifest attributes all
+    work to the last one; its rates use the time of all, and the others have none.
     """
 
     symbol: str
@@ -51,6 +51,16 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value of ``packager bench --profile-json``."""
         return {"schema_version": 1} | asdict(self)
+
+    def without_rates(self) -> Profile:
+        """Return the times alone, for a run whose dims are smaller than those that the manifest counts work for."""
+        return replace(
+            self,
+            primitives=tuple(
+                replace(item, bytes=None, flops=None, gb_per_second=None, gflops_per_second=None)
+                for item in self.primitives
+            ),
+        )
 
     def trace_events(self, process: str, thread: str) -> dict[str, Any]:
         """Return the trace in Chrome's trace event format, also read by Perfetto."""

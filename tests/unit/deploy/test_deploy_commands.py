@@ -87,6 +87,7 @@ def test_run(good: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.npz", "x.npy"]
     text = call("run", good, "--random", "3").stdout
     assert "[4, 2]" in text
+    assert "[3, 2]" in call("run", good, "--random", "3", "--dim", "n=3").stdout
     value = json.loads(call("run", good, "--inputs", tmp_path / "in.npz", "--json").stdout)
     assert value["schema_version"] == 1
     assert value["outputs"][0] == {
@@ -105,6 +106,7 @@ def test_run_with_bad_arguments(good: Path, tmp_path: Path) -> None:
         ("--input", f"x={tmp_path / 'x.npz'}"), ("--inputs", tmp_path / "x.npy"), ("--input", f"x={tmp_path}"),
         ("--input", f"x={tmp_path / 'pickled.npy'}"), ("--input", f"x={tmp_path / 'x.npy'}"), (),
         ("--random", "1", "--inputs", tmp_path / "x.npz"), ("--random", "1", "-o", tmp_path / "absent" / "o.npz"),
+        ("--inputs", tmp_path / "x.npz", "--dim", "n=3"),
     ):  # fmt: skip
         result = call("run", good, *options, fails=PackagerError)
         assert isinstance(result.exception, PackagerError)
@@ -119,6 +121,37 @@ def test_bench_machine_and_schema(good: Path) -> None:
     assert json.loads(call("schema", "manifest").stdout)["$id"] == "urn:packager:manifest:1"
     assert "allowed_libraries" in call("schema", "policy").stdout
     assert call("schema", "other").exit_code == 2
+
+
+def test_sizes_of_symbolic_dims(good: Path) -> None:
+    """Work is known where the manifest counts it, at the maxima."""
+    for dims, size, flops in (((), 4, 8), (("--dim", "n=4"), 4, 8), (("--dim", "n=1"), 1, None)):
+        found = json.loads(call("bench", good, "--runs", "2", *dims, "--json").stdout)
+        assert (found["dims"], found["flops"]) == ({"n": size}, flops)
+        assert (found["gflops_per_second"] is None) == (flops is None)
+    assert "GFLOP/s" not in call("bench", good, "--runs", "2", "--dim", "n=2").stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        (("n=5",), "n=5: outside of its bounds", "from 1 to 4"),
+        (("n=0",), "n=0: outside of its bounds", "from 1 to 4"),
+        (("m=2",), "m=2: no symbolic dim of the bundle", "valid dims: n"),
+        (("n",), "n: not NAME=SIZE", "--dim batch=1"),
+        (("n=1:4",), "n=1:4: not NAME=SIZE", "--dim batch=1"),
+        (("n=1", "n=2"), "n=2: n is given twice", ""),
+    ],
+)
+@pytest.mark.parametrize("command", [("bench",), ("run", "--random", "1")])
+def test_sizes_that_a_bundle_has_not(
+    good: Path, command: tuple[str, ...], given: tuple[str, ...], message: str, hint: str
+) -> None:
+    options = [part for size in given for part in ("--dim", size)]
+    error = call(*command, good, *options, fails=UsageError).exception
+    assert isinstance(error, UsageError)
+    assert message in str(error)
+    assert hint in (error.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,15 @@ def test_bench(path: Path) -> None:
     assert bench(path, runs=1, warmup=0).profile is None
 
 
+def test_a_run_below_the_maxima_has_times_alone(path: Path) -> None:
+    for size, flops in ((4, 8), (1, None)):
+        found = bench(path, runs=3, warmup=0, profile=True, sizes={"n": size})
+        assert found.profile is not None
+        scale = found.profile.primitives[0]
+        assert (scale.symbol, scale.us, found.flops, scale.flops) == ("pk_scale", 4.0, flops, flops)
+        assert (scale.gb_per_second is None) == (flops is None)
+
+
 def test_of_a_partition_the_last_function_has_the_rates(path: Path) -> None:
     with packager.load(path) as bundle:
         manifest = bundle.manifest
