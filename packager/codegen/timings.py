@@ -1,16 +1,14 @@
 """How long the stages of a build take, and each run of a compiler, assembler or linker.
 
-A build has a ``Timings`` of its own. ``toolchain.run`` finds it through a context variable, which threads do not
-inherit: ``workers`` makes pools whose threads do, with all context variables.
+A build has a ``Timings`` of its own. ``toolchain.run`` finds it through a context variable.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -85,17 +83,6 @@ def tool_call(argv: Sequence[str]) -> Iterator[None]:
         if timings is not None:
             call = ToolCall(PurePath(argv[0]).name, _output(argv), time.perf_counter() - start)
             timings.calls.append(call)
-
-
-def workers(count: int) -> ThreadPoolExecutor:
-    """Return a pool of threads that inherit the context variables of the thread that makes it."""
-    inherited = copy_context()
-
-    def inherit() -> None:
-        for variable, value in inherited.items():
-            variable.set(value)
-
-    return ThreadPoolExecutor(count, initializer=inherit)
 
 
 def _output(argv: Sequence[str]) -> str:

@@ -7,10 +7,12 @@ import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packager.codegen import sandbox
 from packager.codegen.timings import tool_call
+from packager.codegen.workers import tool_process
 from packager.errors import ToolchainError
 
 _HINTS = {
@@ -69,12 +71,9 @@ def run(argv: Sequence[str], *, cwd: Path, temporary: Path | None = None, reads:
     environment |= {"LC_ALL": "C", "TMPDIR": str(temporary or cwd)}
     try:
         allowed = sandbox.access([*argv, *map(str, reads)], [cwd, temporary or cwd])
-        with tool_call(argv), sandbox.start(argv, allowed, cwd=cwd, environment=environment) as process:
-            try:
-                output, errors = process.communicate()
-            except BaseException:
-                process.kill()
-                raise
+        begin = partial(sandbox.start, argv, allowed, cwd=cwd, environment=environment)
+        with tool_call(argv), tool_process(begin) as process:
+            output, errors = process.communicate()
     except OSError as error:
         raise ToolchainError(f"{argv[0]} cannot be run: {error}", argv=argv) from None
     if code := process.returncode:

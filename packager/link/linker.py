@@ -28,8 +28,8 @@ from packager.codegen.escape import CText
 from packager.codegen.objects import CONSTRUCTOR_SECTIONS
 from packager.codegen.sysroot import read_system_symbols
 from packager.codegen.templates import render
-from packager.codegen.timings import workers
 from packager.codegen.toolchain import Toolchain, run
+from packager.codegen.workers import workers
 from packager.errors import BackendError
 from packager.ir.call_plan import CallPlan
 from packager.ir.link_plan import ExternalWeights, LinkedFile, LinkPlan

@@ -16,7 +16,7 @@ from packager.cli import interruption
 from packager.cli.progress import shown_progress
 from packager.codegen.cache import Cache
 from packager.codegen.costs import FILE, estimated
-from packager.codegen.timings import workers
+from packager.codegen.workers import workers
 from packager.progress import Event, Steps, counted, counted_bytes, duration, note, received, report, warn
 
 

@@ -15,8 +15,8 @@ from packager.bundle.manifest import License
 from packager.codegen.c_text import c_expression
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, fatbin_key, find_cuda_toolkit
 from packager.codegen.templates import render
-from packager.codegen.timings import workers
 from packager.codegen.toolchain import run
+from packager.codegen.workers import workers
 from packager.errors import BackendError
 from packager.graph.identity import IdentityMap
 from packager.graph.symbolic import to_extent

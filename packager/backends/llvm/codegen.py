@@ -13,7 +13,7 @@ import tvm
 from packager.backends.base import Context
 from packager.bundle.elf.file import read_elf
 from packager.bundle.manifest import License
-from packager.codegen.timings import workers
+from packager.codegen.workers import workers
 from packager.errors import BackendError, UsageError, valid_names
 from packager.ir.primitives import BackendOutput, Kernel, StaticLibrary
 from packager.lower.cpu.kernels import lower_kernels

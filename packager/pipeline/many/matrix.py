@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from packager.bundle import strict_json
-from packager.codegen.timings import workers
+from packager.codegen.workers import workers
 from packager.errors import UsageError
 from packager.pipeline.many.process import Case, Outcome, Processes
 from packager.progress import counted, warn

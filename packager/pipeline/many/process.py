@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packager.bundle.hashing import sha256_of_file
-from packager.pipeline.many.running import Running
+from packager.codegen.workers import Running
 
 
 @dataclass(frozen=True)

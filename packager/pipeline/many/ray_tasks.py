@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packager.codegen.workers import Running
 from packager.errors import PackagerError, last_line
 from packager.pipeline.many.ray_cluster import RETRIES, join
-from packager.pipeline.many.running import Running
 
 _TICK = 0.3  # seconds
 

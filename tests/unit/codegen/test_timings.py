@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from packager.cli.reports.timings import timing_tables
-from packager.codegen.timings import Timings, ToolCall, recorded, workers
+from packager.codegen.timings import Timings, ToolCall, recorded
 from packager.codegen.toolchain import run
+from packager.codegen.workers import workers
 from packager.errors import ToolchainError
 
 WAIT = 0.05

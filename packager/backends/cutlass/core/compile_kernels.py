@@ -21,8 +21,8 @@ from packager.bundle.hashing import digest, digest_of_folder
 from packager.bundle.staging import temporary_folder
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import CudaToolkit, compile_fatbin, find_cuda_toolkit
-from packager.codegen.timings import workers
 from packager.codegen.toolchain import find_toolchain, run
+from packager.codegen.workers import workers
 from packager.errors import ToolchainError
 from packager.resources import folder
 
