@@ -24,6 +24,7 @@ FLAGS = ["-std=c++17", "-O1", "-g", "-pedantic", "-Wall", "-Wextra", "-Werror", 
          "-fno-sanitize-recover=all", "-I", ROOT / "runtime_stub" / "include"]  # fmt: skip
 
 Serve = Callable[..., list[str]]
+GPU_BUNDLES = os.environ.get("PACKAGER_GPU_BUNDLES")  # as tests/cuda/test_cuda_device_tensors.py has it
 
 
 def compile_with(command: list[object]) -> None:
@@ -189,3 +190,23 @@ def test_load(serve: Serve, digits_bundle: Path, digits_images: np.ndarray, tmp_
     ]
     last = serve(digits_bundle, *batches, threads=2, seconds=2)[-1]
     assert int(last.removeprefix("responses ")) > 100
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_tensors_in_device_memory(place: str, serve: Serve, tmp_path: Path) -> None:
+    """A CUDA bundle reads and writes the server's tensors where they are; so do two instances at the same time.
+
+    ASan's gap of addresses is where the driver maps device memory.
+    """
+    if not GPU_BUNDLES:
+        pytest.skip("PACKAGER_GPU_BUNDLES is not set")
+    bundle, arrays = Path(GPU_BUNDLES) / "mlp.so", dict(np.load(Path(GPU_BUNDLES) / "mlp.npz"))
+    (spec,), (wanted,) = packager.inspect(bundle).manifest.inputs, packager.inspect(bundle).manifest.outputs
+    batches = [[request_of(arrays[spec.name], tmp_path / "x.f32", spec.name)] * count for count in (1, 3)]
+    variables = {"TRITON_DEVICE_MEMORY": "1"} if place == "device" else {}
+    asan = "protect_shadow_gap=0:detect_leaks=0"  # the driver keeps what it allocates until the process ends
+    lines = serve(bundle, *batches, threads=2, seconds=1, ASAN_OPTIONS=asan, **variables)
+    assert lines.count("sent") == 4, lines
+    for found in outputs_of(lines):
+        np.testing.assert_allclose(found, arrays[wanted.name], rtol=1e-4, atol=1e-5)

@@ -1,5 +1,5 @@
 // server.hpp: what the Triton server offers to a backend, as far as tests and a load need it: requests of lines of
-// text, inputs in host memory, and functions of the C API that keep what a backend answers.
+// text, tensors in host or device memory, and functions of the C API that keep what a backend answers.
 #pragma once
 
 #include <dlfcn.h>
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "device.hpp"
 #include "triton/core/tritonbackend.h"
 
 struct TRITONSERVER_Error {
@@ -37,12 +38,14 @@ struct TRITONBACKEND_Input {
   TRITONSERVER_DataType type;
   std::vector<std::int64_t> shape;
   std::vector<std::vector<char>> buffers;
+  std::vector<std::shared_ptr<DeviceBuffer>> on_device;  // their copies, if the server keeps tensors there
 };
 struct TRITONBACKEND_Output {
   std::string name;
   TRITONSERVER_DataType type;
   std::vector<std::int64_t> shape;
   std::vector<char> data;
+  std::shared_ptr<DeviceBuffer> on_device;  // in place of data until it is sent
 };
 struct TRITONBACKEND_Request {
   std::vector<std::string> wanted;
@@ -109,6 +112,7 @@ TRITONBACKEND_Request parse(const std::string &line) {
     for (std::size_t start = 0; start < data.size(); start += size) {
       input.buffers.emplace_back(data.begin() + static_cast<std::ptrdiff_t>(start),
                                  data.begin() + static_cast<std::ptrdiff_t>(std::min(start + size, data.size())));
+      if (device_memory()) input.on_device.push_back(std::make_shared<DeviceBuffer>(input.buffers.back()));
     }
   }
   return request;
@@ -202,7 +206,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelSetState(TRITONBACKEND_Model *model, void
 }
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance *,
                                                     TRITONSERVER_InstanceGroupKind *kind) {
-  *kind = TRITONSERVER_INSTANCEGROUPKIND_CPU;
+  *kind = device_memory() ? TRITONSERVER_INSTANCEGROUPKIND_GPU : TRITONSERVER_INSTANCEGROUPKIND_CPU;
   return nullptr;
 }
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceDeviceId(TRITONBACKEND_ModelInstance *, int32_t *device) {
@@ -270,10 +274,12 @@ TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, co
   return nullptr;
 }
 TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *input, const uint32_t index, const void **buffer,
-                                              uint64_t *byte_size, TRITONSERVER_MemoryType *memory_type, int64_t *) {
-  *buffer = input->buffers[index].data();
+                                              uint64_t *byte_size, TRITONSERVER_MemoryType *memory_type,
+                                              int64_t *memory_type_id) {
   *byte_size = input->buffers[index].size();
-  *memory_type = TRITONSERVER_MEMORY_CPU;
+  *memory_type = input->on_device.empty() ? TRITONSERVER_MEMORY_CPU : TRITONSERVER_MEMORY_GPU;
+  *memory_type_id = 0;
+  *buffer = input->on_device.empty() ? input->buffers[index].data() : input->on_device[index]->data();
   return nullptr;
 }
 TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **response, TRITONBACKEND_Request *request) {
@@ -284,7 +290,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *respons
                                                  const char *name, const TRITONSERVER_DataType datatype,
                                                  const int64_t *shape, const uint32_t dims_count) {
   response->outputs.push_back(std::make_shared<TRITONBACKEND_Output>(
-      TRITONBACKEND_Output{name, datatype, std::vector<std::int64_t>(shape, shape + dims_count), {}}));
+      TRITONBACKEND_Output{name, datatype, std::vector<std::int64_t>(shape, shape + dims_count), {}, {}}));
   *output = response->outputs.back().get();
   return nullptr;
 }
@@ -296,13 +302,22 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseSend(TRITONBACKEND_Response *response,
   if (error != nullptr) {
     request.error = std::string(CODES[error->code]) + " " + error->message;
   } else {
+    for (const auto &output : response->outputs) {
+      if (output->on_device != nullptr) output->data = output->on_device->bytes();
+    }
     request.outputs = std::move(response->outputs);
   }
   delete response;
   return nullptr;
 }
 TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output *output, void **buffer, const uint64_t byte_size,
-                                               TRITONSERVER_MemoryType *memory_type, int64_t *) {
+                                               TRITONSERVER_MemoryType *memory_type, int64_t *memory_type_id) {
+  if (device_memory() && *memory_type == TRITONSERVER_MEMORY_GPU) {
+    output->on_device = std::make_shared<DeviceBuffer>(byte_size);
+    *buffer = output->on_device->data();
+    *memory_type_id = 0;
+    return nullptr;
+  }
   output->data.resize(byte_size);
   *buffer = output->data.data();
   *memory_type = TRITONSERVER_MEMORY_CPU;  // also where device memory is preferred
