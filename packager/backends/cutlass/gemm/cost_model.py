@@ -77,7 +77,7 @@ FEW_TIMES = {
     "64x32x128_c1x1_pingpong_t": (2.317, 0.1764, 0.042, 0.0883, 0.1236, 0.0),
     "64x64x128_c2x1_pingpong_t": (0.6911, 1.876, 0.0763, 0.05, 0.2024, 0.0),
 }
-FEW_ROWS = range(17, 513)
+ROWS_OF_FEW = range(17, 513)
 # Kernels whose estimate exceeds the best one by this factor are not compiled. The best of the others is 0.3 % slower
 # than the best of all over the same sizes, at most 7 %; two kernels remain on average.
 MARGIN = 1.1
@@ -130,7 +130,7 @@ def rank_gemm(
     alignment = math.gcd(divisor, 16 // size)
     narrower = [width for width in (4, 2, 1) if width < alignment] if options.profile_all_alignments else []
 
-    fewer = shape.batch == 1 and shape.rows in FEW_ROWS and not form.b_rows
+    fewer = shape.batch == 1 and shape.rows in ROWS_OF_FEW and not form.b_rows
 
     def time(config: GemmConfig) -> float:
         return (few_microseconds if fewer else microseconds)(config.tile, shape, size)
