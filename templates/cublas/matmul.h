@@ -18,25 +18,27 @@ typedef struct {
   int64_t m, n, k, batch;
   int64_t batch_a, batch_b, batch_d; /* elements from one matrix to the next; b's is 0 where all share it */
   uint64_t workspace_bytes;
-  int32_t type, out;     /* CUDA_R_... of a and b; of bias, c and d */
+  int32_t type, out, wide; /* CUDA_R_... of a and b; of d; of bias and c, which have no type of 8 bits */
   int32_t b_is_kn;       /* else b is [n, k] */
   int32_t epilogue;      /* CUBLASLT_EPILOGUE_... */
   int32_t rank, answers; /* which of how many of the library's answers, best first */
-  float alpha, beta;
+  int32_t has_gain;
+  float alpha, beta; /* of int8 1 and 0 */
 } pk_cublas_key_t;
 
-/* d = act(alpha * a b + bias + beta * c), for each matrix of the batch. */
+/* d = act(alpha * a b + bias + beta * c) * gain, for each matrix of the batch. */
 typedef struct {
   const void *a;    /* [batch, m, k] */
   const void *b;    /* [batch, n, k] or [batch, k, n] */
   const void *bias; /* [n], or NULL */
+  const float *gain; /* [1], or NULL */
   const void *c;    /* [batch, m, n], the residual; NULL where beta is 0 */
   void *d;          /* [batch, m, n] */
   void *workspace;
   pk_cublas_key_t key;
 } pk_cublas_t;
 
-_Static_assert(sizeof(pk_cublas_key_t) == 96 && sizeof(pk_cublas_t) == 144, "there is no padding");
+_Static_assert(sizeof(pk_cublas_key_t) == 104 && sizeof(pk_cublas_t) == 160, "there is no padding");
 
 /* Aligned for vector loads, as the runtime guarantees for all tensors. */
 #define PK_CUBLAS_ALIGNMENT 16
@@ -58,7 +60,7 @@ static void pk_cublaslt_version(void *const *functions, int32_t version[3]) {
 
 /* A problem's algorithm, on one device, with the descriptions of its matrices. */
 typedef struct {
-  cublasLtMatrixLayout_t a, b, d; /* the library's A, B; C and D */
+  cublasLtMatrixLayout_t a, b, c, d; /* the library's */
   cublasLtMatmulHeuristicResult_t chosen;
 } pk_cublas_plan_t;
 
@@ -73,6 +75,7 @@ static void pk_cublas_release_plan(void *value) {
   pk_cublas_plan_t *plan = value;
   if (plan->a) LT.cublasLtMatrixLayoutDestroy(plan->a);
   if (plan->b) LT.cublasLtMatrixLayoutDestroy(plan->b);
+  if (plan->c) LT.cublasLtMatrixLayoutDestroy(plan->c);
   if (plan->d) LT.cublasLtMatrixLayoutDestroy(plan->d);
   free(plan);
 }
@@ -96,21 +99,28 @@ static int32_t pk_cublas_set(cublasLtMatmulDesc_t desc, int attribute, int32_t v
   return LT.cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value);
 }
 
+static int32_t pk_cublas_point(cublasLtMatmulDesc_t desc, int attribute, const void *value) {
+  return LT.cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value);
+}
+
 /* The library refuses a bias where the epilogue has none. */
-static int32_t pk_cublas_fill_desc(const pk_cublas_key_t *key, const void *bias, cublasLtMatmulDesc_t desc) {
+static int32_t pk_cublas_fill_desc(const pk_cublas_t *p, cublasLtMatmulDesc_t desc) {
+  const pk_cublas_key_t *key = &p->key;
   int32_t status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key->b_is_kn ? CUBLAS_OP_N : CUBLAS_OP_T);
   if (!status) status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   if (!status) status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, key->epilogue);
+  if (!status && key->has_gain) status = pk_cublas_point(desc, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, p->gain);
   if (status || !(key->epilogue & CUBLASLT_EPILOGUE_BIAS)) return status;
-  status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key->out);
-  if (status) return status;
-  return LT.cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+  status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key->wide);
+  return status ? status : pk_cublas_point(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias);
 }
 
-static int32_t pk_cublas_make_desc(const pk_cublas_key_t *key, const void *bias, cublasLtMatmulDesc_t *desc) {
-  int32_t status = LT.cublasLtMatmulDescCreate(desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+static int32_t pk_cublas_make_desc(const pk_cublas_t *p, cublasLtMatmulDesc_t *desc) {
+  const int whole = p->key.type == CUDA_R_8I;
+  int32_t status = LT.cublasLtMatmulDescCreate(desc, whole ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F,
+                                               whole ? CUDA_R_32I : CUDA_R_32F);
   if (status) return status;
-  status = pk_cublas_fill_desc(key, bias, *desc);
+  status = pk_cublas_fill_desc(p, *desc);
   if (status) LT.cublasLtMatmulDescDestroy(*desc);
   return status;
 }
@@ -139,7 +149,7 @@ static int32_t pk_cublas_ask(cublasLtHandle_t handle, const pk_cublas_key_t *key
   int count = 0, usable = 0;
   int32_t status = pk_cublas_fill_preference(key, preference);
   if (!status) {
-    status = LT.cublasLtMatmulAlgoGetHeuristic(handle, desc, plan->a, plan->b, plan->d, plan->d, preference,
+    status = LT.cublasLtMatmulAlgoGetHeuristic(handle, desc, plan->a, plan->b, plan->c, plan->d, preference,
                                                key->answers, answers, &count);
   }
   if (status) return status;
@@ -152,11 +162,12 @@ static int32_t pk_cublas_ask(cublasLtHandle_t handle, const pk_cublas_key_t *key
 }
 
 static int32_t pk_cublas_choose(cublasLtHandle_t handle, const pk_cublas_key_t *key, pk_cublas_plan_t *plan) {
-  /* An address like any that a bias may have. */
-  const void *bias = (const void *)(uintptr_t)PK_CUBLAS_ALIGNMENT;
+  /* Addresses like any that there may be. */
+  const void *any = (const void *)(uintptr_t)PK_CUBLAS_ALIGNMENT;
+  const pk_cublas_t problem = {.bias = any, .gain = any, .key = *key};
   cublasLtMatmulDesc_t desc;
   cublasLtMatmulPreference_t preference;
-  int32_t status = pk_cublas_make_desc(key, bias, &desc);
+  int32_t status = pk_cublas_make_desc(&problem, &desc);
   if (status) return status;
   if (!(status = LT.cublasLtMatmulPreferenceCreate(&preference))) {
     status = pk_cublas_ask(handle, key, desc, preference, plan);
@@ -171,6 +182,7 @@ static int32_t pk_cublas_fill_plan(cublasLtHandle_t handle, const pk_cublas_key_
   if (key->k <= 0 || key->batch > INT32_MAX) return CUBLAS_STATUS_NOT_SUPPORTED;
   int32_t status = pk_cublas_make_layout(key, key->type, rows, columns, key->batch_b, &plan->a);
   if (!status) status = pk_cublas_make_layout(key, key->type, key->k, key->m, key->batch_a, &plan->b);
+  if (!status) status = pk_cublas_make_layout(key, key->wide, key->n, key->m, key->batch_d, &plan->c);
   if (!status) status = pk_cublas_make_layout(key, key->out, key->n, key->m, key->batch_d, &plan->d);
   return status ? status : pk_cublas_choose(handle, key, plan);
 }
@@ -197,12 +209,15 @@ static int32_t pk_cublas_enqueue(pk_cuda_t *cuda, void *stream, const void *prob
   cublasLtMatmulDesc_t desc;
   int32_t status = pk_cuda_keep(cuda, &handles, "", 0, NULL, &handle);
   if (!status) status = pk_cuda_keep(cuda, &plans, &p->key, sizeof p->key, handle, &value);
-  if (!status) status = pk_cublas_make_desc(&p->key, p->bias, &desc);
+  if (!status) status = pk_cublas_make_desc(p, &desc);
   if (status) return status;
   const pk_cublas_plan_t *plan = value;
-  status =
-      LT.cublasLtMatmul(handle, desc, &p->key.alpha, p->b, plan->a, p->a, plan->b, &p->key.beta, p->c ? p->c : p->d,
-                        plan->d, p->d, plan->d, &plan->chosen.algo, p->workspace, plan->chosen.workspaceSize, stream);
+  /* Sums of integers are scaled by integers. */
+  static const int32_t one = 1, zero = 0;
+  const int whole = p->key.type == CUDA_R_8I;
+  const void *alpha = whole ? (const void *)&one : &p->key.alpha, *beta = whole ? (const void *)&zero : &p->key.beta;
+  status = LT.cublasLtMatmul(handle, desc, alpha, p->b, plan->a, p->a, plan->b, beta, p->c ? p->c : p->d, plan->c,
+                             p->d, plan->d, &plan->chosen.algo, p->workspace, plan->chosen.workspaceSize, stream);
   LT.cublasLtMatmulDescDestroy(desc);
   return status;
 }

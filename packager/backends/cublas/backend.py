@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable
 from packager.backends.cublas.library import KNOWN
-from packager.backends.cublas.options import MAX_CANDIDATES, OPERATORS, CublasOptions
+from packager.backends.cublas.options import FLOAT8_ARCH, MAX_CANDIDATES, OPERATORS, CublasOptions
+from packager.bundle.gpu.arch import arch_number
 from packager.bundle.tuning_records import read_records
 from packager.errors import UsageError
+from packager.ir.preparation import Preparation
 
 if TYPE_CHECKING:
     from packager.backends.base import Search, Target
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CublasBackend:
-    """Takes matrix products of half precision with what follows them."""
+    """Takes matrix products of half precision with what follows them, and those of 8 bits where they are named."""
 
     api_version = API_VERSION
     kind = "cublas"
@@ -31,7 +33,7 @@ class CublasBackend:
     known_libraries = KNOWN
     example = ("cuda -arch=sm_90a", "cublas")
 
-    def canonical(self, options: CublasOptions, base: Target | None) -> CublasOptions:  # noqa: ARG002
+    def canonical(self, options: CublasOptions, base: Target | None) -> CublasOptions:
         """Put ``operators`` in one order, and read ``tuning``. Raises UsageError."""
         read_records(options.tuning)
         if options.candidates > MAX_CANDIDATES:
@@ -41,6 +43,13 @@ class CublasBackend:
             )
         if not options.soname:
             raise UsageError("Target 'cublas': soname is empty", hint="for example: -soname=libcublasLt.so.13")
+        archs = (*base.options.arch, *base.options.ptx) if base is not None else ()
+        older = [arch for arch in archs if arch_number(arch) < FLOAT8_ARCH]
+        if "float8" in options.operators and older:
+            raise UsageError(
+                f"Target 'cublas': operators has float8, which {', '.join(older)} does not multiply",
+                hint=f"leave float8 out, or build for sm_{FLOAT8_ARCH} and newer alone",
+            )
         chosen = tuple(name for name in OPERATORS if name in options.operators)
         return dataclasses.replace(options, operators=chosen)
 
@@ -51,6 +60,11 @@ class CublasBackend:
     def probe(self, target: Target) -> Unavailable | None:  # noqa: ARG002
         """Return None: a build needs neither the library nor a GPU."""
         return None
+
+    def preparation(self, target: Target) -> Preparation:
+        """Return that what is quantized is to be computed so, as far as it is taken."""
+        operators = target.options.operators
+        return Preparation(integer_matmuls="int8" in operators, float8_matmuls="float8" in operators)
 
     def patterns(self, target: Target) -> Sequence[Search]:
         """Return what it takes."""

@@ -6,10 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from packager.backends.base import Context, Target
 from packager.backends.cublas.library import SYMBOL, loaded_library
 from packager.backends.cublas.options import CublasOptions
-from packager.backends.cublas.problem import TYPES, CublasProblem, describe, epilogue_of, state_problem
+from packager.backends.cublas.problem import (
+    TYPES,
+    CublasProblem,
+    describe,
+    epilogue_of,
+    gain_name,
+    state_problem,
+    wide_type,
+)
 from packager.backends.problem_calls import ProblemCall, ProblemMemory
 from packager.backends.problem_module import compile_module, group_of, ranked
 from packager.bundle.hashing import digest, digest_of_folder
@@ -40,6 +50,7 @@ class Draft:
             "fields": self.call.fields,
             "type": TYPES[self.problem.dtype],
             "out": TYPES[self.problem.out],
+            "wide": TYPES[wide_type(self.problem.out)],
             "epilogue": epilogue_of(self.problem.chain),
         }
 
@@ -61,7 +72,9 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     for name, draft in drafts.items():
         candidates = ranked(draft.key, "cublaslt", options.candidates, records, revision)
         groups[name] = group_of(draft.call, draft.memory, candidates, (SYMBOL,))
-    return BackendOutput(target.kind, (library,), groups)
+    gains = {draft.problem.gain for draft in drafts.values()} - {1.0}
+    constants = {gain_name(gain): np.full(1, gain, np.float32) for gain in gains}
+    return BackendOutput(target.kind, (library,), groups, constants=constants)
 
 
 def draft_partition(partition: Partition, options: CublasOptions) -> Draft:

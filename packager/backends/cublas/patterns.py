@@ -8,8 +8,10 @@ from typing import Any
 from packager.backends.base import Found, Search
 from packager.backends.cublas.options import CublasOptions
 from packager.backends.cublas.problem import read_dense, read_pointwise
+from packager.backends.cublas.quantized import read_quantized
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.products.epilogues import chains
+from packager.graph.products.quantized import quantized_chains
 
 
 def make_searches(options: CublasOptions) -> list[Search]:
@@ -20,10 +22,14 @@ def make_searches(options: CublasOptions) -> list[Search]:
         for chain in chains(flow, anchor):
             if (problem := read(flow, chain, options)) is not None:
                 yield Found(chain.variables, problem)
+        for scaled in quantized_chains(flow, anchor):
+            if (quantized := read_quantized(flow, scaled, options)) is not None:
+                yield Found(scaled.variables, quantized)
 
     searches = []
-    if {"dense", "batch_matmul"} & set(options.operators):
+    narrow = {"int8", "float8"} & set(options.operators)
+    if narrow or {"dense", "batch_matmul"} & set(options.operators):
         searches.append(Search("cublas.dense", "matmul", product, anchor=True))
-    if "conv2d" in options.operators:
+    if {"int8", "conv2d"} & set(options.operators):
         searches.append(Search("cublas.conv2d", "nn.conv2d", product, anchor=True))
     return searches

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from packager.backends.cublas.options import CublasOptions
 from packager.backends.problem_calls import ProblemCall, ProblemMemory, bias_parameter
 from packager.bundle.dtypes import HALVES
@@ -13,9 +15,17 @@ from packager.graph.identity import IdentityMap
 from packager.graph.products.conv2d import read_geometry
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import MatmulProblem, Product, bias_fits, pack_columns, read_matmul
+from packager.graph.products.quantized import FLOAT8, pack_narrow_columns
 from packager.ir.primitives import Packing, Parameter
 
-TYPES = {"float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float32": "CUDA_R_32F"}
+TYPES = {
+    "float16": "CUDA_R_16F",
+    "bfloat16": "CUDA_R_16BF",
+    "float32": "CUDA_R_32F",
+    "int8": "CUDA_R_8I",
+    "int32": "CUDA_R_32I",
+    FLOAT8: "CUDA_R_8F_E4M3",
+}
 # The activation, and whether the library's form of it is within half precision of it only.
 ACTIVATIONS = {"": ("", False), "relu": ("RELU", False), "gelu": ("GELU", True), "gelu_tanh": ("GELU", True)}
 MEGABYTE = 1 << 20
@@ -25,11 +35,14 @@ MEGABYTE = 1 << 20
 class CublasProblem(Product):
     """A product that the library computes.
 
+    ``gain`` multiplies the result before it is rounded to 8 bits.
+
     ``layout`` is that of each matrix of b: ``nk`` [columns, depth], ``kn`` [depth, columns], or ``packed``, a constant
     [depth, columns] that the bundle has as [columns, depth].
     """
 
     layout: str
+    gain: float = 1.0
 
 
 def read_dense(flow: Dataflow, chain: Chain, options: CublasOptions) -> CublasProblem | None:
@@ -43,7 +56,7 @@ def read_dense(flow: Dataflow, chain: Chain, options: CublasOptions) -> CublasPr
 
 def read_pointwise(flow: Dataflow, chain: Chain, options: CublasOptions) -> CublasProblem | None:
     """Return the problem of a chain at a convolution of 1x1 filters and stride 1, which is a product of its pixels."""
-    conv = read_geometry(flow, chain.anchor)
+    conv = read_geometry(flow, chain.anchor) if "conv2d" in options.operators else None
     if conv is None or not conv.is_product or len(shape_of(chain.result) or ()) != 4:
         return None
     x, w = flow.value(chain.anchor).args
@@ -81,10 +94,12 @@ def state_problem(
     chain, m, n, k = problem.chain, problem.rows, problem.columns, problem.depth
     call.pointer("a", Parameter("argument", arguments[problem.a]))
     matrix = arguments[problem.b]
-    packed = problem.layout == "packed"
-    call.pointer("b", memory.packed(Packing(matrix, "nk", pack_columns)) if packed else Parameter("argument", matrix))
+    packed, pack = problem.layout == "packed", pack_columns if problem.dtype in HALVES else pack_narrow_columns
+    call.pointer("b", memory.packed(Packing(matrix, "nk", pack)) if packed else Parameter("argument", matrix))
     if chain.bias is not None:
-        call.pointer("bias", bias_parameter(chain.bias, problem.out, arguments, memory))
+        call.pointer("bias", bias_parameter(chain.bias, wide_type(problem.out), arguments, memory))
+    if problem.gain != 1.0:
+        call.pointer("gain", Parameter("constant", name=gain_name(problem.gain)))
     if chain.residual is not None:
         call.pointer("c", Parameter("argument", arguments[chain.residual]))
     call.pointer("d", Parameter("argument", len(arguments), written=True))
@@ -94,9 +109,21 @@ def state_problem(
     call.member = "key."
     call.set(m=m, n=n, k=k, batch=problem.batch or 1, workspace_bytes=nbytes, answers=options.candidates)
     call.set(b_is_kn=int(problem.layout == "kn"))
+    if problem.gain != 1.0:
+        call.set(has_gain=1)
     if problem.batch:
         call.set(batch_a=(*m, k), batch_b=(n, k), batch_d=(*m, n))
     call.set_float(alpha=chain.scale, beta=float(chain.residual is not None))
+
+
+def wide_type(out: str) -> str:
+    """Return the type of bias and residual, which have half precision where the result has 8 bits."""
+    return "float16" if out == FLOAT8 else out
+
+
+def gain_name(gain: float) -> str:
+    """Return the name of the constant that holds a gain."""
+    return f"cublas_gain_{np.float32(gain).view(np.uint32):08x}"
 
 
 def epilogue_of(chain: Chain) -> str:
@@ -112,6 +139,7 @@ def describe(problem: CublasProblem, flops: int) -> str:
     batch = math.prod(problem.batch) if all(isinstance(extent, int) for extent in problem.batch) else "?"
     parts = [problem.dtype, problem.out, f"{_most_rows(problem, flops)}x{n}x{k}", f"batch {batch}", problem.layout]
     parts += [problem.chain.activation] * bool(problem.chain.activation)
+    parts += ["gain"] * (problem.gain != 1.0)
     parts += ["bias"] * (problem.chain.bias is not None) + ["residual"] * (problem.chain.residual is not None)
     return "cublas " + " ".join(parts)
 

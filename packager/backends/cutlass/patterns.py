@@ -12,11 +12,11 @@ from packager.backends.cutlass.conv.problem import read_convolution
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import read_block_gemm
 from packager.backends.cutlass.gemm.problem import read_gemm
-from packager.backends.cutlass.quantized.epilogues import quantized_chains
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.products.epilogues import chains
+from packager.graph.products.quantized import quantized_chains
 
 
 def make_searches(options: CutlassOptions) -> list[Search]:

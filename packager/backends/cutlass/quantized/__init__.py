@@ -1,1 +1,1 @@
-"""Products of int8 and e4m3: ``problem``, ``epilogues``, ``kernels``, ``cost_model``."""
+"""Products of int8 and e4m3: ``problem``, ``kernels``, ``cost_model``."""

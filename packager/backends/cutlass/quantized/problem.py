@@ -15,12 +15,12 @@ from packager.backends.cutlass.core.element_types import FLOAT8
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
-from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain
 from packager.backends.cutlass.quantized.kernels import OUTPUTS
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, same, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.products.conv2d import Convolution, most_rows, read_geometry
+from packager.graph.products.quantized import RANGES, QuantizedChain, pack_narrow_columns
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def add_quantized(
     if isinstance(size, Convolution):
         draft.pointer(w, Parameter("argument", weight))
     else:
-        draft.pointer(w, group.packed(Packing(weight, "nk", _columns)))
+        draft.pointer(w, group.packed(Packing(weight, "nk", pack_narrow_columns)))
     if chain.residual is not None:
         draft.pointer(residual, Parameter("argument", arguments[chain.residual]))
     draft.pointer(y, Parameter("argument", len(arguments), written=True))
@@ -120,12 +120,6 @@ def _row(columns: int, number: float, dtype: str, combine: Callable[..., Any]) -
         return np.ascontiguousarray(row.astype(dtype))
 
     return pack
-
-
-def _columns(array: Array) -> Array:
-    """Return [k, n] as [n, k]; 8-bit floats as bytes."""
-    columns = array.reshape(array.shape[-2:]).transpose()
-    return columns if array.dtype == np.int8 else np.ascontiguousarray(columns).view(np.uint8)
 
 
 def _read_size(flow: Dataflow, chain: QuantizedChain) -> Product | Convolution | None:

@@ -28,11 +28,11 @@ from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
-from packager.backends.cutlass.quantized.epilogues import RANGES, QuantizedChain, quantized_chains
 from packager.backends.cutlass.quantized.kernels import FULL, OUTPUTS, QuantizedConfig, portfolio
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.graph.dataflow import Dataflow
+from packager.graph.products.quantized import RANGES, QuantizedChain, quantized_chains
 from tests.stages import placement_table
 
 ROWS, DEPTH, COLUMNS = 6, 64, 48

@@ -8,22 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tvm import relax
 
-from packager.backends.cutlass.core.element_types import FLOAT8
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.narrow_types import NATIVE
 from packager.graph.products.activations import find_activation
 from packager.graph.products.epilogues import Chained, only_reader
 
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
+
+FLOAT8 = NATIVE
 RANGES = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0), FLOAT8: (-448.0, 448.0)}
 
 
 @dataclass(frozen=True)
 class QuantizedChain(Chained):
-    """The epilogue of ``templates/cutlass/quantized/quantized.h`` after a matmul or conv2d of 8 bits, ``anchor``.
+    """What follows a matmul or conv2d of 8 bits, ``anchor``:
+
+    ``y = act((sum + offset) * scale + bias + beta * residual)``, and of 8 bits ``clip(round(y * gain) + zero)``.
 
     Offset, scale and bias are a number each and optionally a row, a constant with one element or one per column: the
     scale is the product of both, offset and bias the sum. ``beta`` scales the residual. ``gain`` and the fields after
@@ -269,3 +276,9 @@ STEPS: dict[str, Callable[[_Step], QuantizedChain | None]] = {
     "maximum": _bound,
     "minimum": _bound,
 }
+
+
+def pack_narrow_columns(array: Array) -> Array:
+    """Return [k, n] of 8 bits as [n, k], the layout ``nk`` of constant matrices; floats as bytes."""
+    columns = array.reshape(array.shape[-2:]).transpose()
+    return columns if array.dtype == np.int8 else np.ascontiguousarray(columns).view(np.uint8)

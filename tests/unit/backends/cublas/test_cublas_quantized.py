@@ -1,0 +1,171 @@
+"""What the cublas backend takes of 8 bits, and the arithmetic that it states, beside onnxruntime's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+from packager.backends.cublas.module import draft_partition, render_module
+from packager.backends.cublas.options import CublasOptions
+from packager.backends.cublas.problem import CublasProblem, describe, epilogue_of
+from packager.backends.problem_module import include_flags
+from packager.errors import UsageError
+from packager.targets.target_list import parse_targets
+from tests.stages import placed_file, problems
+
+E = ml_dtypes.float8_e4m3fn
+HEAD = '<ir_version: 10, opset_import: ["": 21]> net (float[n,64] x) => (float[n,48] y)'
+QDQ = """ { xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wd = DequantizeLinear <axis = 1> (w, sw, zw)
+  p = MatMul(xd, wd) """
+
+
+def save(folder: Path, text: str, kind: Any, columns: int = 48, per_column: bool = False) -> Path:
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    size = columns if per_column else 1
+    scales = rng.random(size, np.float32) + 0.5
+    whole = np.dtype(kind) == np.int8
+    weights = rng.integers(-127, 127, (64, columns), np.int8) if whole else rng.standard_normal((64, columns))
+    arrays: dict[str, Any] = {"s": np.float32(0.5), "t": np.float32(0.25), "z": np.zeros((), kind)}
+    arrays |= {"w": weights.astype(kind), "sw": scales if per_column else scales[0]}
+    arrays |= {"zw": np.zeros(size if per_column else (), kind), "b": rng.random(columns, np.float32)}
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        code = onnx.TensorProto.FLOAT8E4M3FN if array.dtype == E else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        model.graph.initializer.append(onnx.helper.make_tensor(name, code, array.shape, array.tobytes(), raw=True))
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def found(path: Path, target: str, **options: Any) -> list[CublasProblem]:
+    arch = options.pop("arch", "sm_90a")
+    return list(problems(placed_file(path, targets=(f"cuda -arch={arch}", target), dims={"n": (1, 8)}, **options)))
+
+
+FULL = "a = Add(p, b) r = Relu(a) q = QuantizeLinear(r, t, z) y = DequantizeLinear(q, t, z) }"
+ALL = "cublas -operators=dense,batch_matmul,conv2d,int8,float8"
+
+
+def test_they_are_left_by_default(tmp_path: Path) -> None:
+    """Products of float32, as those of a quantized model are then, are TVM's."""
+    for kind in (E, np.int8):
+        assert found(save(tmp_path, HEAD + QDQ + FULL, kind), "cublas") == []
+
+
+def test_a_layer_of_float8_is_one_call(tmp_path: Path) -> None:
+    """Scales of tensors, bias, ReLU, and the scale of the result before it is rounded."""
+    (problem,) = found(save(tmp_path, HEAD + QDQ + FULL, E), ALL)
+    assert (problem.dtype, problem.out, problem.layout, problem.gain) == ("float8_e4m3fn", "float8_e4m3fn", "packed", 4)
+    assert epilogue_of(problem.chain) == "CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_BIAS"
+    assert " gain bias" in describe(problem, 1).replace("relu ", "")
+
+
+@pytest.mark.parametrize(("per_column", "scale"), [(True, 0.5), (False, None)])
+def test_results_of_float32_have_no_bias(tmp_path: Path, per_column: bool, scale: float | None) -> None:
+    """The library would round it to bfloat16; nor has it scales of columns on all GPUs."""
+    path = save(tmp_path, HEAD + QDQ + "y = Add(p, b) }", E, per_column=per_column)
+    (problem,) = found(path, ALL)
+    assert (problem.out, problem.chain.bias) == ("float32", None)
+    assert epilogue_of(problem.chain) == "CUBLASLT_EPILOGUE_DEFAULT"
+    assert problem.chain.scale == scale or not per_column
+
+
+@pytest.mark.parametrize(("columns", "count"), [(48, 1), (40, 0)])
+def test_columns_of_float8_are_whole_vectors(tmp_path: Path, columns: int, count: int) -> None:
+    text = HEAD.replace("48", str(columns)) + QDQ + FULL
+    assert len(found(save(tmp_path, text, E, columns), ALL)) == count
+
+
+@pytest.mark.parametrize(("columns", "count"), [(48, 1), (44, 1), (42, 0)])
+def test_sums_of_int8(tmp_path: Path, columns: int, count: int) -> None:
+    """What follows the sums is TVM's: the library has no epilogue for them."""
+    text = HEAD.replace("48", str(columns)) + QDQ + FULL
+    taken = found(save(tmp_path, text, np.int8, columns, per_column=True), ALL)
+    assert len(taken) == count
+    for problem in taken:
+        assert (problem.dtype, problem.out, len(problem.chain.variables)) == ("int8", "int32", 1)
+
+
+def test_uint8_is_left(tmp_path: Path) -> None:
+    """The library multiplies no unsigned numbers."""
+    path = save(tmp_path, HEAD + QDQ + FULL, np.int8)
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        if tensor.name == "z":
+            tensor.data_type = onnx.TensorProto.UINT8
+    onnx.save(model, path)
+    assert found(path, ALL) == []
+
+
+def test_a_pointwise_convolution_of_int8(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> net (int8[n,64,5,5] x) => (int8[n,48,5,5] y) {
+      y = QLinearConv(x, s, z, w, sw, zw, t, z) }"""
+    path = save(tmp_path, text, np.int8)
+    model = onnx.load(path)
+    (weights,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
+    weights.dims[:] = [48, 64, 1, 1]
+    onnx.save(model, path)
+    (problem,) = found(path, ALL)
+    assert (problem.layout, problem.columns, problem.depth, problem.out) == ("nk", 48, 64, "int32")
+    assert found(path, "cublas -operators=conv2d") == []
+
+
+@pytest.mark.parametrize("archs", ["sm_80", "sm_80,sm_90a", "sm_86"])
+def test_older_gpus_do_not_multiply_float8(archs: str) -> None:
+    with pytest.raises(UsageError, match="float8, which sm_8"):
+        parse_targets((f"cuda -arch={archs}", ALL))
+
+
+@pytest.mark.parametrize("archs", ["sm_89", "sm_90a,sm_100a,sm_120"])
+def test_newer_ones_do(archs: str) -> None:
+    (target,) = parse_targets((f"cuda -arch={archs}", ALL)).specialized
+    assert target.options.operators[-2:] == ("int8", "float8")
+
+
+def stated(problem: CublasProblem, a: Any, arrays: dict[str, Any]) -> Any:
+    """Return what the library computes by its documentation: half precision where it says so, sums exact."""
+    b = arrays["w"].astype(np.float64)
+    if problem.out == "int32":
+        return a.astype(np.float64) @ b
+    value = a.astype(np.float64) @ b * np.float32(problem.chain.scale)
+    if problem.chain.bias is not None:
+        value = value + arrays["b"].astype(np.float16).astype(np.float64)
+    value = np.maximum(value, 0) if problem.chain.activation == "relu" else value
+    return np.clip(value * np.float32(problem.gain), -448, 448).astype(np.float32).astype(E)
+
+
+def test_the_arithmetic_is_that_of_the_model(tmp_path: Path) -> None:
+    """What is stated, computed by numpy, is what onnxruntime computes, to a step of float8 where a bias is rounded."""
+    path = save(tmp_path, HEAD + QDQ + FULL, E)
+    (problem,) = found(path, ALL)
+    x = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32) * 20
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it fuses what it has not
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"x": x})
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    got = stated(problem, np.clip(x / np.float32(0.5), -448, 448).astype(E), arrays).astype(np.float32) * 0.25
+    assert np.ptp(want) > 20  # most are within the range of the type
+    assert (np.abs(got - want) <= np.abs(want) / 8).all()
+    assert (got == want).mean() > 0.99
+
+
+def test_the_module_compiles_without_warnings(tmp_path: Path) -> None:
+    """With the gain as a constant beside it."""
+    placed = placed_file(save(tmp_path, HEAD + QDQ + FULL, E), targets=("cuda -arch=sm_90a", ALL), dims={"n": (1, 8)})
+    drafts = [draft_partition(one.partition, CublasOptions()) for one in placed.partitions.values()]
+    text = render_module(drafts)
+    assert "problem.key.type = CUDA_R_8F_E4M3;" in text
+    assert "problem.key.wide = CUDA_R_16F;" in text
+    assert "problem.key.has_gain = 1;" in text
+    (tmp_path / "cublas.c").write_text(text)
+    strict = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", *include_flags("cublas"), "-c", "cublas.c"]
+    subprocess.run(strict, cwd=tmp_path, check=True)
