@@ -176,6 +176,23 @@ def test_winograd(
     assert np.abs(got - wanted).max() < {2: 1e-6, 4: 1e-5}[side] * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("channels", [64, 320])
+def test_errors_of_winograd_are_those_of_direct_sums(channels: int, tmp_path: Path) -> None:
+    """Transforms multiply the rounding errors of sums, which are therefore short: 2 x 4 places, as after a ReLU."""
+    shape, filters, attributes = (1, channels, 16, 32), (16, channels, 3, 3), {"padding": (1, 1, 1, 1)}
+    layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
+    last = to_last(4)
+    arguments = [variable("x", [shape[axis] for axis in last]), variable("w", [filters[axis] for axis in last])]
+    part = partition(arguments, lambda e, x, w: e(op.nn.conv2d(x, w, **attributes, **layouts)), [1])
+    data, weights = np.maximum(random(shape), 0), random(filters)
+    wanted, errors = convolved(data, weights, attributes), []
+    for side in (0, 2):
+        run = Runner(part, tmp_path / str(side), f"ccompiler -winograd={side}")
+        got = run(data.transpose(last), weights.transpose(last)).transpose(to_first(4))
+        errors.append(np.sqrt(np.square(got - wanted).mean()))
+    assert errors[1] < 2 * errors[0]
+
+
 # Shapes of data and filters, attributes: results that are written with channels first.
 TURNED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "pixels of several images": ((3, 20, 9, 11), (37, 20, 1, 1), {}),
