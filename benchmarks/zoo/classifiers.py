@@ -192,32 +192,6 @@ def inception() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(768, 1000)).eval()
 
 
-class Dense(nn.Module):
-    """A layer of DenseNet: its result joins its input."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        norms = nn.BatchNorm2d(channels), nn.BatchNorm2d(128)
-        convs = nn.Conv2d(channels, 128, 1, bias=False), nn.Conv2d(128, 32, 3, padding=1, bias=False)
-        self.layers = nn.Sequential(norms[0], nn.ReLU(), convs[0], norms[1], nn.ReLU(), convs[1])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [n, channels + 32, h, w]."""
-        return torch.cat([x, self.layers(x)], 1)
-
-
-def densenet() -> nn.Module:
-    """Return a DenseNet of 6, 8 and 8 layers."""
-    layers: list[nn.Module] = [conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
-    channels = 64
-    for count in (6, 8, 8):
-        layers += [Dense(channels + 32 * index) for index in range(count)]
-        channels += 32 * count
-        layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, channels // 2, 1), nn.AvgPool2d(2)]
-        channels //= 2
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)).eval()
-
-
 def vgg() -> nn.Module:
     """Return the convolutions of VGG-11."""
     layers: list[nn.Module] = []
@@ -250,7 +224,6 @@ CLASSIFIERS = [
     _own("shufflenet_v2", shufflenet),
     _own("ghostnet", ghostnet),
     _own("inception_v3", inception),
-    _own("densenet", densenet),
     _own("vgg11", vgg),
     _net("mobilenet_v1", "MobileNetV1"),
     _net("mobilenet_v2", "MobileNetV2"),

@@ -14,6 +14,7 @@ from benchmarks.harness.pairs import load_pairs, save_pairs
 from benchmarks.harness.turns import Model
 from benchmarks.zoo.audio import AUDIO
 from benchmarks.zoo.classifiers import CLASSIFIERS
+from benchmarks.zoo.dense_connections import DENSE_CONNECTIONS
 from benchmarks.zoo.entry import Entry, Inputs
 from benchmarks.zoo.fields import FIELDS
 from benchmarks.zoo.generators import GENERATORS
@@ -25,7 +26,8 @@ from benchmarks.zoo.text import TEXT
 from benchmarks.zoo.volumes import VOLUMES
 
 ENTRIES = (
-    *CLASSIFIERS, *IMAGE_TO_IMAGE, *RESTORATION, *GENERATORS, *AUDIO, *TEXT, *SERIES, *VOLUMES, *GRAPHS, *FIELDS,
+    *CLASSIFIERS, *DENSE_CONNECTIONS, *IMAGE_TO_IMAGE, *RESTORATION, *GENERATORS, *AUDIO, *TEXT, *SERIES, *VOLUMES,
+    *GRAPHS, *FIELDS,
 )  # fmt: skip
 ZOO = {entry.name: entry for entry in ENTRIES}
 SEED = 7

@@ -41,6 +41,33 @@ def resnet3d(*, factored: bool) -> nn.Module:
     return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(512, 400))
 
 
+class Expanded3d(nn.Module):
+    """The block of X3D (arXiv:2004.04730): a depthwise convolution of volumes between two products."""
+
+    def __init__(self, channels: int, inner: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.enter = nn.Sequential(nn.Conv3d(channels, inner, 1, bias=False), nn.BatchNorm3d(inner), nn.ReLU())
+        depthwise = nn.Conv3d(inner, inner, 3, (1, stride, stride), 1, groups=inner, bias=False)
+        self.middle = nn.Sequential(depthwise, nn.BatchNorm3d(inner), nn.SiLU())
+        self.leave = nn.Sequential(nn.Conv3d(inner, out, 1, bias=False), nn.BatchNorm3d(out))
+        self.is_residual = stride == 1 and channels == out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [n, out, t, h, w]."""
+        y = self.leave(self.middle(self.enter(x)))
+        return x + y if self.is_residual else y
+
+
+def x3d() -> nn.Module:
+    """Return X3D-S with two blocks of each of its first three widths."""
+    space = nn.Conv3d(3, 24, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=False)
+    time = nn.Conv3d(24, 24, (5, 1, 1), padding=(2, 0, 0), groups=24, bias=False)
+    layers: list[nn.Module] = [space, time, nn.BatchNorm3d(24), nn.ReLU()]
+    for channels, out in ((24, 24), (24, 48), (48, 96)):
+        layers += [Expanded3d(channels, out * 9 // 4, out, 2), Expanded3d(out, out * 9 // 4, out, 1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(96, 400))
+
+
 class UNet3d(nn.Module):
     """A U-Net of volumes (arXiv:1606.06650) of three levels."""
 
@@ -157,6 +184,7 @@ def _clip(frames: int, size: int) -> Callable[[], Inputs]:
 VOLUMES = [
     own("r3d", "video", lambda: resnet3d(factored=False), _clip(8, 64)),
     own("r2plus1d", "video", lambda: resnet3d(factored=True), _clip(8, 64)),
+    own("x3d", "video", x3d, _clip(8, 112)),
     hugging("videomae", "video", "VideoMAEModel",
             {"image_size": 64, "num_frames": 8, "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3,
              "intermediate_size": 768}, lambda: {"pixel_values": noise(1, 8, 3, 64, 64)}),

@@ -211,8 +211,10 @@ def _special(
     if name == "clip":
         low, high = (_bound(number, dtype) for number in numbers)
         if ctype.is_float:  # NaN stays NaN
-            return f"{a} < {low} ? {low} : {a} > {high} ? {high} : {a}"
+            return f"pk_clip_{ctype.suffix}({a}, {low}, {high})"
         return f"pk_min_{ctype.suffix}(pk_max_{ctype.suffix}({a}, {low}), {high})"
+    if name == "quotient":
+        return _quotient(a, operands[1])
     if name in ("mod", "floor_mod") and ctype.value == "float":
         short = operands[1][:1].isdigit() or operands[1].startswith("(-")
         near = "_near" if short and abs(float.fromhex(operands[1].strip("()f"))) >= LEAST_DIVISOR else ""
@@ -247,6 +249,20 @@ def _bounded(name: str, operands: Sequence[str]) -> str | None:
     if len(numbers) != 1 or len(values) != 1:
         return None
     return f"{numbers[0]} {'>' if name == 'maximum' else '<'} {values[0]} ? {numbers[0]} : {values[0]}"
+
+
+def _quotient(a: str, divisor: str) -> str:
+    """Return the expression of a quotient of float32 that is only rounded: two products in place of a division.
+
+    The reciprocal has twice the bits of a float (Brisebarre and Muller, "Correctly rounded multiplication by arbitrary
+    precision constants", 2008), so that the result is the quotient's, but for one that is within 2**-47 of the middle
+    of two floats.
+    """
+    number = float.fromhex(divisor.strip("()f"))
+    near = float(np.float32(1 / number))
+    # 1 / number - near: the product is exact in float64, and so is the difference.
+    rest = float(np.float32((1 - near * number) / number))
+    return f"pk_quotient({a}, {divisor}, {literal(near, 'float32')}, {literal(rest, 'float32')})"
 
 
 def _power(a: str, exponent: str, dtype: str) -> str | None:

@@ -109,12 +109,26 @@ class _Writer:
             dtypes[0] = self._cast(operation, operands, dtypes[0])
         elif operation.name == "clip":
             self.ranges[result.index] = (operation.numbers[0], operation.numbers[1])
+        if operation.name == "clip" and CTYPES[result.dtype].is_float:
+            self.define(result, self._clip(result, operands[0], operation.numbers))
+            return
         text = expression(
             operation.name, operands, dtypes or [partner], result.dtype, operation.attributes, operation.numbers
         )
         if text is None:
             raise CannotRender(f"{operation.name} of {', '.join(dtypes)}")
         self.define(result, text)
+
+    def _clip(self, result: Tensor, operand: str, numbers: Sequence[float]) -> str:
+        """Return the expression of a clip of floats.
+
+        GCC 12 computes what follows of bounds that it knows, and selects by masks.
+        """
+        ctype, names = CTYPES[result.dtype], (f"l{result.index}", f"h{result.index}")
+        for name, number in zip(names, numbers, strict=True):
+            bound = literal(number, result.dtype)
+            self.pointers[f"const {ctype.value} {name} = pk_unknown_{ctype.suffix}({bound});"] = None
+        return f"pk_clip_{ctype.suffix}({', '.join((operand, *names))})"
 
     def _cast(self, operation: Operation, operands: list[str], dtype: str) -> str:
         """Replace the operand of a cast by its value before a lossless narrowing; return its type.

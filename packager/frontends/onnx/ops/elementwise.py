@@ -1,16 +1,18 @@
 """Converters of operators on elements for the element types and ranks that TVM's importer lacks.
 
-ONNX operators Cast (version 25), Sign (13), Shrink (9), Equal (19), Celu (28), LRN (13), IsNaN (20), trigonometric and
-hyperbolic functions (22).
+ONNX operators Max and Min (version 13), Cast (version 25), Sign (13), Shrink (9), Equal (19), Celu (28), LRN (13),
+IsNaN (20), trigonometric and hyperbolic functions (22).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx import TensorProto
 from tvm import relax, tirx
+from tvm.ir import GenericConst
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of
 from packager.frontends.onnx.ops.quantization.integer_math import elementwise
@@ -31,6 +33,18 @@ def _in_float32(operator: str) -> Converter:
         wide = [builder.emit(relax.op.astype(operand, "float32")) for operand in inputs]
         result = builder.emit(convert(operator, wide, attributes))
         return result if operator in QUESTIONS else relax.op.astype(result, dtype)
+
+    return converted
+
+
+def _pairwise(operator: str) -> Converter:
+    """Return a converter of Max-13 or Min-13 to operators of two operands, which broadcast; TVM's stacks them."""
+    join = {"Max": relax.op.maximum, "Min": relax.op.minimum}[operator]
+
+    def converted(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
+        if all(isinstance(operand, GenericConst) for operand in inputs) or len(inputs) < 2:
+            return convert(operator, list(inputs), attributes)
+        return functools.reduce(lambda one, two: builder.normalize(join(one, two)), inputs)
 
     return converted
 
@@ -93,6 +107,7 @@ def _cast(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conve
 
 CONVERTERS: Mapping[str, Converter] = {
     **{name: _in_float32(name) for name in SINGLE_PRECISION},
+    **{name: _pairwise(name) for name in ("Max", "Min")},
     "Sign": _sign,
     "Shrink": _shrink,
     "Equal": _equal,

@@ -255,6 +255,35 @@ def test_rounding_and_converting_are_one_step(needed: str, tmp_path: Path) -> No
     assert source.count("pk_nearest(") == 1 + (needed == "whole numbers")  # its definition, and a use
 
 
+@pytest.mark.parametrize("march", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_quotients_that_are_rounded_need_no_division(bounded: bool, march: str, tmp_path: Path) -> None:
+    """As QuantizeLinear has them: the same integers as of a division, at the middle of two and beside it too."""
+    rng = np.random.default_rng(5)
+    scales = [0.02, 1 / 3, 7.0, 0.013, 1.9999999, *rng.uniform(1e-4, 2, 5)]
+    middles = np.arange(-300, 300, dtype="f8") + 0.5
+    size = (4, 4096)
+
+    def body(e, x):
+        def quantized(scale):
+            numbers = e(op.divide(x, relax.const(scale, "float32")))
+            if bounded:
+                numbers = e(op.clip(numbers, -(2.0**30), 2.0**30))
+            return e(op.astype(e(op.round(numbers)), "int32"))
+
+        return tuple(map(quantized, scales))
+
+    run = Runner(partition([variable("x", size)], body), tmp_path, f"ccompiler -march={march}")
+    for number, scale in enumerate(np.array(scales, "f4")):
+        near = (middles * scale).astype("f4")
+        data = [near, np.nextafter(near, np.float32(9)), np.nextafter(near, np.float32(-9)), rng.normal(0, 50, 9999)]
+        x = np.concatenate([[np.inf, -np.inf, 1e30] if bounded else [], *data]).astype("f4")
+        x = np.resize(x, size)
+        wanted = np.rint(np.clip(x / scale, -(2.0**30), 2.0**30))
+        np.testing.assert_array_equal(run(x)[number], wanted.astype(np.int32))
+    assert (tmp_path / "ccompiler.c").read_text().count("pk_quotient(") == 1 + len(scales)
+
+
 def test_where_with_broadcast_condition(tmp_path: Path) -> None:
     n = tirx.Var("n", "int64")
     arguments = [variable("c", (n, 1), "bool"), variable("x", (n, 9)), variable("y", (9,))]
