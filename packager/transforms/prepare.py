@@ -55,7 +55,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     symmetric = device == "cuda" and not wanted.planar_convolutions
     module = merge_pads(apply(TIDY, drop_no_ops(module)), symmetric=symmetric)
     if wanted.integer_matmuls:
-        module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants)
+        module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants, unsigned=device == "cpu")
     if wanted.float8_matmuls:
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs)
     if device == "cpu":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,25 @@ from packager.bundle.arrays import Array
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_operands
 from packager.transforms.quantize.constants import Constants
-from packager.transforms.quantize.values import NO_BOUNDS, Concatenation, Linear, Quantized, Term, Value, is_zero, union
+from packager.transforms.quantize.values import (
+    NO_BOUNDS,
+    Concatenation,
+    Linear,
+    Quantized,
+    Shifted,
+    Term,
+    Value,
+    is_zero,
+    union,
+)
 
 INT32 = np.iinfo(np.int32)
 # Maximum magnitudes of integer types.
 LARGEST = {"int8": 128.0, "uint8": 255.0, "int16": 2.0**15, "uint16": 2.0**16}
 # float32 values below it convert safely to int32.
 CONVERTIBLE = 2.0**30
+# What a signed byte has more as an unsigned one: products of bytes have instructions for unsigned data.
+SHIFT = 128
 # Relative tolerance between the scale of a bias and the product of the operands' scales.
 SAME_SCALE = 1e-4
 
@@ -26,11 +39,11 @@ class Emitter:
     """Emits bindings into the rewritten ``main``, those of quantized values on demand.
 
     ``values`` maps original variables to quantized values, ``real`` to emitted expressions, ``limits`` to upper bounds
-    on magnitudes.
+    on magnitudes. With ``unsigned`` data of products are uint8, those of int8 too.
     """
 
-    def __init__(self, constants: Constants) -> None:
-        self.constants = constants
+    def __init__(self, constants: Constants, *, unsigned: bool = False) -> None:
+        self.constants, self.unsigned = constants, unsigned
         self.builder = relax.BlockBuilder()
         self.values: IdentityMap[Value] = IdentityMap()
         self.real: IdentityMap[Any] = IdentityMap()
@@ -58,6 +71,9 @@ class Emitter:
                 return dequantize(self, value, name)
             case Linear():
                 return evaluate(self, value, name)
+            case Shifted():
+                flipped = self.emit(relax.op.bitwise_xor(value.value, relax.const(SHIFT, "uint8")))
+                return self.emit(relax.op.astype(flipped, "int8"), name)
         parts = [dequantize(self, part, "") for part in value.parts]
         return self.emit(relax.op.concat(parts, value.axis), name)
 
@@ -77,9 +93,26 @@ class Emitter:
             return np.inf if np.isnan(most) else most
         if isinstance(value, Concatenation):
             return max(largest(part) for part in value.parts)
+        if isinstance(value, Shifted):
+            return LARGEST["int8"]
         if isinstance(value, Linear):
             return min(value.largest, max(abs(bound) for bound in value.bounds))
         return self.limits.get(expr, np.inf) if value is None else largest(value)
+
+
+def shifted(zero: Array) -> Array:
+    """Return a zero point of int8 as one of uint8."""
+    return np.asarray(zero + np.int32(SHIFT), np.int32)  # sums of arrays of rank 0 are no arrays
+
+
+def as_unsigned(emitter: Emitter, value: Quantized) -> Quantized:
+    """Return a quantized tensor of int8 as one of uint8, whose zero point is greater by as much; others as they are."""
+    if value.stored != "int8" or value.array is not None:
+        return value
+    flipped = emitter.emit(relax.op.bitwise_xor(value.value, relax.const(-SHIFT, "int8")))
+    is_known = isinstance(value.zero, np.ndarray)
+    zero = shifted(value.zero) if is_known else emitter.emit(relax.op.add(value.zero, relax.const(SHIFT, "int32")))
+    return replace(value, value=emitter.emit(relax.op.astype(flipped, "uint8")), zero=zero)
 
 
 def is_unscaled(value: Quantized) -> bool:

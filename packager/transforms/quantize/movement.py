@@ -12,6 +12,8 @@ from packager.graph.dataflow import operator_of
 from packager.transforms.quantize.arithmetic import Emitter
 from packager.transforms.quantize.values import Concatenation, Quantized, Value, compact, union
 
+MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
+
 
 def move(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
     """Permute or reshape the integers."""
@@ -42,7 +44,7 @@ def select(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
     value = emitter.value(call.args[0])
     if not isinstance(value, Quantized) or not value.is_uniform or value.dtype != "float32":
         return None
-    if call.op.name == "relax.nn.max_pool2d" and (value.scale.item() <= 0 or value.stored not in ("int8", "uint8")):
+    if operator_of(call) in MAXIMA and (value.scale.item() <= 0 or value.stored not in ("int8", "uint8")):
         return None
     others = [emitter.computed(argument) for argument in call.args[1:]]
     made = emitter.emit(relax.Call(call.op, [value.value, *others], call.attrs, call.ty_args), variable.name)

@@ -3,6 +3,7 @@ correction."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from tvm import relax
 
 from packager.bundle.arrays import Array
 from packager.graph.rewrite import rebuild_call
-from packager.transforms.quantize.arithmetic import LARGEST, Emitter, in_range
+from packager.transforms.quantize.arithmetic import LARGEST, Emitter, as_unsigned, in_range
 from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, union
 
 BYTES = ("int8", "uint8")
@@ -28,30 +29,36 @@ class _Sums:
     limit: float
 
 
-def conv2d(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
-    """Return an integer convolution, or None if its operands are not quantized suitably. An int32 result is emitted."""
+def convolution(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
+    """Return an integer convolution of one to three dimensions, or None if its operands are not quantized suitably.
+
+    An int32 result is emitted.
+    """
     operands = _operands(emitter, call)
-    attrs = call.attrs
-    plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NCHW", "OIHW", "NCHW")
+    attrs, axes = call.attrs, call.args[0].ty.ndim - 2
+    image = "DHW"[-axes:] if axes > 1 else "W"
+    plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == (f"NC{image}", f"OI{image}", f"NC{image}")
+    if axes != 2 and not emitter.unsigned:  # of GPUs
+        return None
     if operands is None or not plain or not isinstance(call.args[0].ty.shape, relax.ShapeExpr):
         return None
     data, weight = operands
     weights = _weights(emitter, weight)
-    scale = compact(weight.scale)
-    if weights is None or scale.shape not in ((), (weight.value.ty.shape.values[0], 1, 1, 1)):
+    scale, ones = compact(weight.scale), (1,) * axes
+    if weights is None or scale.shape not in ((), (weight.value.ty.shape.values[0], 1, *ones)):
         return None
     value, padding = data.value, [int(extent) for extent in attrs.padding]
     if any(padding) and not is_zero(data.zero):
         if not isinstance(data.zero, np.ndarray):
             return None
-        top, left, bottom, right = padding
-        width = [0, 0, 0, 0, top, bottom, left, right]
-        value = emitter.emit(relax.op.nn.pad(value, width, pad_value=float(data.zero.item())))
-        padding = [0, 0, 0, 0]
+        sides = itertools.chain.from_iterable(zip(padding[:axes], padding[axes:], strict=True))
+        value = emitter.emit(relax.op.nn.pad(value, [0, 0, 0, 0, *sides], pad_value=float(data.zero.item())))
+        padding = [0] * len(padding)
     constant, array = weights
-    totals = array.astype(np.int64).sum(axis=(1, 2, 3)).reshape(1, -1, 1, 1)
+    window = tuple(range(1, axes + 2))
+    totals = array.astype(np.int64).sum(axis=window).reshape(1, -1, *ones)
     result = rebuild_call(call, value, constant, padding=padding, out_dtype="int32")
-    sums = _Sums(result, totals, scale.reshape((1, -1, 1, 1) if scale.ndim else ()), _largest(data, array, (1, 2, 3)))
+    sums = _Sums(result, totals, scale.reshape((1, -1, *ones) if scale.ndim else ()), _largest(data, array, window))
     return _corrected(emitter, variable, sums, data, weight)
 
 
@@ -89,11 +96,13 @@ def _operands(emitter: Emitter, call: relax.Call) -> tuple[Quantized, Quantized]
         return None
     if isinstance(data.zero, np.ndarray) and data.zero.size != 1:
         return None
-    return (data, weight) if data.stored in BYTES and weight.stored in BYTES else None
+    if data.stored not in BYTES or weight.stored not in BYTES:
+        return None
+    return as_unsigned(emitter, data) if emitter.unsigned else data, weight
 
 
 def _weights(emitter: Emitter, weight: Quantized) -> tuple[Any, Array] | None:
-    """Return weights as int8 with zero point 0: an expression and its value."""
+    """Return weights as int8 with zero point 0, an expression and its value; None if they do not fit."""
     assert weight.array is not None
     if not isinstance(weight.zero, np.ndarray):
         return None
@@ -101,8 +110,10 @@ def _weights(emitter: Emitter, weight: Quantized) -> tuple[Any, Array] | None:
         if isinstance(weight.value, relax.Var):
             return weight.value, weight.array
         return emitter.constants.make(weight.array, "weight", weight.sources), weight.array
-    if weight.stored == "uint8" and (weight.zero == 128).all():
-        array = (weight.array ^ 128).view(np.int8)
+    centered = weight.array.astype(np.int32) - weight.zero
+    limits = np.iinfo(np.int8)
+    if centered.size and centered.min() >= limits.min and centered.max() <= limits.max:
+        array = centered.astype(np.int8)
         return emitter.constants.make(array, f"{weight.sources[0]}.int8", weight.sources), array
     return None
 

@@ -11,8 +11,9 @@ a multiplication by ``sx sw / sy`` per channel. The same applies to ``ConvIntege
 (onnx__ConvInteger.html and so on); ``QLinearConv`` and ``QLinearMatMul`` are imported as dequantized operands and a
 quantized result. Convolutions pad with ``zx``, which represents zero.
 
-Supports uint8 or int8 data, and int8 weights with zero point 0 (or uint8 with 128, which is equivalent). Everything
-else is computed in float32, as in the model. Results may differ from float32 by one quantum, due to rounding.
+Supports uint8 or int8 data, and weights that are int8 after their zero point is subtracted, as of 128 from uint8.
+CPUs multiply unsigned data by signed weights: there data of int8 becomes uint8, with a zero point of 128 more.
+Everything else is computed in float32, as in the model. Results may differ from float32 by one quantum, by rounding.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from packager.ir.model import NamedArray
 from packager.transforms.quantize import arithmetic, movement
 from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.limits import limit_of
-from packager.transforms.quantize.products import conv2d, matmul
-from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Value, compact, per_axis, union
+from packager.transforms.quantize.products import convolution, matmul
+from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Shifted, Value, compact, per_axis, union
 
 # A model without these is not quantized.
 MARKS = ("quantize", "dequantize", "astype")
@@ -45,26 +46,26 @@ MAX_TERMS = 4
 
 
 def convert_qdq(
-    module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray]
+    module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray], *, unsigned: bool = False
 ) -> tuple[tvm.IRModule, dict[str, NamedArray]]:
     """Convert quantized products of ``main`` to integers; return the module and its constants.
 
     ``constants`` are the values of main's parameters after the ``num_inputs`` inputs, in order, and so is the result,
-    with biases and scales added. Leaves dead code.
+    with biases and scales added. With ``unsigned`` int8 data becomes uint8. Leaves dead code.
     """
     main = module["main"]
     if not any(operator_of(binding.value) in MARKS for binding in bindings_of(main)):
         return module, dict(constants)
     known = Constants(main, num_inputs, constants)
-    rewritten, values = known.lift(_Rewriter(main, known).rewrite())
+    rewritten, values = known.lift(_Rewriter(main, known, unsigned=unsigned).rewrite())
     return with_main(module, rewritten), values
 
 
 class _Rewriter(arithmetic.Emitter):
     """Rewrites ``main`` in one pass; quantized tensors, and linear functions of them, are emitted lazily."""
 
-    def __init__(self, main: relax.Function, constants: Constants) -> None:
-        super().__init__(constants)
+    def __init__(self, main: relax.Function, constants: Constants, *, unsigned: bool) -> None:
+        super().__init__(constants, unsigned=unsigned)
         self.main = main
         self.operators: dict[str, Callable[[Any, relax.Call], Value | None]] = {
             "dequantize": self._dequantize,
@@ -77,10 +78,12 @@ class _Rewriter(arithmetic.Emitter):
             "minimum": lambda _, call: self._bound(call, upper=True),
             "concat": partial(movement.concat, self),
             "nn.pad": partial(movement.pad, self),
-            "nn.conv2d": lambda variable, call: conv2d(self, variable, call),
+            **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), partial(convolution, self)),
             "matmul": lambda variable, call: matmul(self, variable, call),
             **dict.fromkeys(("reshape", "permute_dims", "expand_dims", "squeeze"), partial(movement.move, self)),
-            **dict.fromkeys(("broadcast_to", "take", "strided_slice", "nn.max_pool2d"), partial(movement.select, self)),
+            **dict.fromkeys(
+                ("broadcast_to", "take", "strided_slice", *movement.MAXIMA), partial(movement.select, self)
+            ),
         }
 
     def rewrite(self) -> relax.Function:
@@ -120,6 +123,10 @@ class _Rewriter(arithmetic.Emitter):
         if known is None or str(source.ty.dtype) not in INTEGERS or str(call.attrs.out_dtype) != "float32":
             return None
         array, sources = self.constants.array(source), self.constants.sources_of(*call.args)
+        made = self.value(source)
+        if isinstance(made, Shifted):
+            scale, zero = known
+            return Quantized(made.value, scale, arithmetic.shifted(zero), "float32", None, sources)
         return Quantized(self.computed(source), *known, "float32", array, sources)
 
     def _quantize(self, variable: Any, call: relax.Call) -> bool:
@@ -128,7 +135,12 @@ class _Rewriter(arithmetic.Emitter):
         known, stored = self._parameters(call), str(call.attrs.out_dtype)
         if known is None or stored not in RESULTS or str(source.ty.dtype) != "float32":
             return False
-        quantize = arithmetic.Quantizer(self, *known, stored, self.constants.sources_of(*parameters))
+        sources = self.constants.sources_of(*parameters)
+        if self.unsigned and stored == "int8":
+            quantize = arithmetic.Quantizer(self, known[0], arithmetic.shifted(known[1]), "uint8", sources)
+            self.values[variable] = Shifted(quantize.apply(self.value(source), source, ""))
+            return True
+        quantize = arithmetic.Quantizer(self, *known, stored, sources)
         self.real[variable] = quantize.apply(self.value(source), source, variable.name)
         return True
 

@@ -98,7 +98,14 @@ class Concatenation:
     axis: int
 
 
-Value = Quantized | Linear | Concatenation
+@dataclass(frozen=True)
+class Shifted:
+    """The int8 tensor ``value - 128``, of which uint8 ``value`` is what products read."""
+
+    value: Any
+
+
+Value = Quantized | Linear | Concatenation | Shifted
 
 
 def is_zero(array: Any) -> bool:

@@ -83,13 +83,13 @@ class Net:
 class Integers:
     """A model after the rewrite: its operators with their element types, its constants, and what it computes."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path) -> None:
+    def __init__(self, model: onnx.ModelProto, folder: Path, *, unsigned: bool = False) -> None:
         self.model = model
         path = folder / "net.onnx"
         path.write_bytes(model.SerializeToString())
         imported = import_model(make_build_request(BuildOptions(path, targets=[])))
         module = apply(TIDY, fold_inline(apply(SIMPLIFY, imported.module)))
-        module, constants = convert_qdq(module, len(imported.signature.inputs), imported.constants())
+        module, constants = convert_qdq(module, len(imported.signature.inputs), imported.constants(), unsigned=unsigned)
         self.module, self.constants = fold_weights(apply(TIDY, module), constants)
         calls = [
             binding.value
@@ -100,7 +100,7 @@ class Integers:
         self.products = Counter(
             (call.op.name.removeprefix("relax."), *(str(a.ty.dtype) for a in call.args), str(call.ty.dtype))
             for call in calls
-            if call.op.name in ("relax.nn.conv2d", "relax.matmul")
+            if call.op.name.startswith(("relax.nn.conv", "relax.matmul"))
         )
         self.operators = Counter(call.op.name.removeprefix("relax.") for call in calls)
 
@@ -144,6 +144,52 @@ def test_convolution(dtype: str, zero: int, per_channel: bool, tmp_path: Path) -
     integers = Integers(net.model(net.quantize(net.add("Relu", made), 0.03, 7)), tmp_path)
     assert integers.products == {("nn.conv2d", dtype, "int8", "int32"): 1}
     assert integers.operators["nn.pad"] == (1 if zero else 0)
+    integers.check(1)
+
+
+@pytest.mark.parametrize("zero", [0, -9])
+def test_signed_data_becomes_unsigned_for_cpus(zero: int, tmp_path: Path) -> None:
+    """Of an input, and of results that a convolution, a sum, a pooling, a matmul and the model's caller read."""
+    net = Net()
+    data = net.dequantize(net.input("x", (1, 4, 6, 6), "int8"), 0.02, zero, "int8")
+    one = convolution(net, data, net.weight(4, 4, 3, 3), net.bias(4), pads=[1, 1, 1, 1])
+    stored = net.quantize(net.add("Relu", one), 0.03, zero, "int8")
+    middle = net.dequantize(stored, 0.03, zero, "int8")
+    two = convolution(net, middle, net.weight(4, 4, 1, 1), net.bias(4))
+    total = net.quantized(net.add("Add", two, middle), 0.05, zero, "int8")
+    pooled = net.quantized(net.add("MaxPool", total, kernel_shape=[2, 2]), 0.05, zero, "int8")
+    rows = net.add("Reshape", pooled, net.constant(np.array([4, 25])))
+    last = net.quantize(net.add("MatMul", rows, net.weight(25, 8, axis=1)), 0.1, zero, "int8")
+    integers = Integers(net.model(stored, last), tmp_path, unsigned=True)
+    assert integers.products == {
+        ("nn.conv2d", "uint8", "int8", "int32"): 2,
+        ("matmul", "uint8", "int8", "int32"): 1,
+    }
+    integers.check(1, exact=0.95)
+
+
+@pytest.mark.parametrize(("shape", "kernel"), [((1, 6, 20), (3,)), ((1, 6, 5, 6, 7), (2, 3, 1))])
+def test_convolutions_of_lines_and_volumes(shape: tuple[int, ...], kernel: tuple[int, ...], tmp_path: Path) -> None:
+    net, axes = Net(), len(kernel)
+    data = net.quantized(net.input("x", shape), 0.02, 5, "int8")
+    pads = [1, *[0] * (axes - 1), 2, *[1] * (axes - 1)]
+    made = convolution(net, data, net.weight(12, 6, *kernel), net.bias(12), pads=pads)
+    pooled = net.add("MaxPool", net.quantized(made, 0.03, 7, "int8"), kernel_shape=[2] * axes)
+    integers = Integers(net.model(net.quantize(pooled, 0.03, 7, "int8")), tmp_path, unsigned=True)
+    assert integers.products == {(f"nn.conv{axes}d", "uint8", "int8", "int32"): 1}
+    integers.check(1)
+
+
+def test_weights_that_are_int8_without_their_zero_point(tmp_path: Path) -> None:
+    net = Net()
+    data = net.quantized(net.input("x", (3, 10)), 0.02, 7)
+    whole = net.rng.integers(60, 180, (10, 6)).astype(np.uint8)
+    fits = net.dequantize(net.constant(whole), np.float32(0.01), np.int64(120), "uint8")
+    wide = net.dequantize(net.constant(whole), np.float32(0.01), np.int64(20), "uint8")
+    results = [net.quantize(net.add("MatMul", data, weight), 0.05, 128) for weight in (fits, wide)]
+    integers = Integers(net.model(*results), tmp_path)
+    assert integers.products["matmul", "uint8", "int8", "int32"] == 1
+    assert integers.products["matmul", "float32", "float32", "float32"] == 1
     integers.check(1)
 
 
