@@ -139,7 +139,8 @@ class _Converter:
     def _prefers_half(self, expr: Any) -> bool:
         if isinstance(expr, relax.Tuple):
             return any(self._prefers_half(field) for field in expr.fields)
-        return expr in self.half and expr not in self.full
+        # Not a constant, which is in half precision as soon as one reader is.
+        return isinstance(expr, relax.Var) and expr in self.half and expr not in self.full
 
     def _in_half(self, expr: Any) -> Any:
         """Return an expression with its float32 operands in half precision."""

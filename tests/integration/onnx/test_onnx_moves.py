@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import packager
+from packager.bundle.arrays import Array
 from tests.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of, run_bundle
 
 RNG = np.random.default_rng(5)
@@ -103,3 +104,32 @@ def test_outputs_that_are_reshaped_are_written_by_what_computes_them(tmp_path: P
     check_with_onnxruntime(model, {"x": x}, tmp_path, dims={"n": (1, 4)})
     manifest = packager.inspect(next(tmp_path.glob("*.so"))).manifest
     assert not [primitive.symbol for _, primitive in manifest.primitives() if "reshape" in primitive.symbol]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("places", "gathers"),
+    [
+        (np.array([[[0, 0], [0, 1], [0, 2]], [[1, 0], [1, 1], [1, 2]]]), False),  # all of two axes, as torch's masks
+        (np.array([[0, 2], [1, 0], [1, -2]]), False),  # over the end of a row
+        (np.array([[1, 1]]), False),
+        (np.array([[1], [2]]), False),
+        (np.array([[3], [2]]), True),
+        (np.array([[0, 0], [0, 2]]), True),
+        (np.array([[0, 1], [0, 1]]), True),
+        (np.array([[1, 1, 0]]), True),  # of a symbolic axis
+    ],
+)
+def test_a_gather_at_places_that_follow_one_another_is_a_slice(places: Array, gathers: bool, tmp_path: Path) -> None:
+    model = model_of(
+        [helper.make_node("GatherND", ["x", "places"], ["y"])],
+        {"x": (np.float32, (4, 3, "n", 2))},
+        {"y": FLOAT},
+        {"places": places.astype(np.int64)},
+    )
+    check_with_onnxruntime(
+        model, {"x": RNG.standard_normal((4, 3, 5, 2)).astype(np.float32)}, tmp_path, dims={"n": (1, 6)}
+    )
+    (bundle,) = tmp_path.glob("*.so")
+    ops = {op for _, primitive in packager.inspect(bundle).manifest.primitives() for op in primitive.ops}
+    assert any("gather" in op for op in ops) == gathers, ops

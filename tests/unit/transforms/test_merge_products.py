@@ -103,7 +103,13 @@ def test_products_of_many_rows_are_one_where_nothing_is_lost(make: Any) -> None:
     np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("make", [biased, activated, read_by_a_product])
+def activated_for_two(emit: Any, a: Any, b: Any, _other: Any) -> Any:
+    """An activation that several read, which no multiplication by the other product is."""
+    tanh = emit(R.tanh(a))
+    return emit(R.add(emit(R.multiply(tanh, tanh)), emit(R.subtract(b, tanh))))
+
+
+@pytest.mark.parametrize("make", [biased, activated, activated_for_two, read_by_a_product])
 def test_products_of_many_rows_keep_their_epilogues(make: Any) -> None:
     module = of_many_rows(make)
     assert products(merge_products(module, 1)) == products(module)
