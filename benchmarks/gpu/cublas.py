@@ -37,6 +37,7 @@ from benchmarks.gpu.cublas_cases import (
     product_inputs,
     product_outputs,
     product_weights,
+    quantized,
     save,
 )
 from benchmarks.harness.gpu import error, header, matches, two_commands
@@ -54,6 +55,8 @@ BUNDLES = {
     "mlp_kn": ("mlp", ["cublas -weights=kn"]),
     "mlp_cutlass": ("mlp", ["cutlass -candidates=1"]),
     "bert": ("bert", ["cublas"]),
+    **{kind: (kind, ["cublas -operators=dense,int8,float8"]) for kind in ("int8", "float8_e4m3fn")},
+    **{f"{kind}_cutlass": (kind, ["cutlass -candidates=1"]) for kind in ("int8", "float8_e4m3fn")},
 }
 COLD = ("linear", "mlp", "bert")
 
@@ -81,6 +84,10 @@ def build(folder: Path, arch: str, only: str) -> None:
         }
         encoder = bert(work, layers=1, batch=8)
         models["bert"] = (encoder.path, {"precision": "fp16"})
+        pairs = {"bert": encoder.pairs}
+        for kind in ("int8", "float8_e4m3fn"):
+            pairs[kind] = quantized(kind, work / f"{kind}.onnx")
+            models[kind] = (work / f"{kind}.onnx", {})
         for bundle, (model, targets) in BUNDLES.items():
             if not matches(bundle, only):
                 continue
@@ -88,8 +95,8 @@ def build(folder: Path, arch: str, only: str) -> None:
             wanted = [f"cuda -arch={arch}", *targets]
             packager.build(path, folder / f"{bundle}.so", targets=wanted, golden=0, **options)
             pack(folder / f"{bundle}.so")
-            if model == "bert":
-                save_pairs(folder / f"{bundle}.npz", encoder.pairs)
+            if model in pairs:
+                save_pairs(folder / f"{bundle}.npz", pairs[model])
             print(bundle, (folder / f"{bundle}.so.xz").stat().st_size, flush=True)
 
 
@@ -239,7 +246,7 @@ def run(folder: Path, output: Path, only: str) -> None:
         if "products" in paths:
             steps.append(("numbers", lambda: numbers(paths["products"])))
         steps += [(f"cold {one}", functools.partial(in_process, paths[one])) for one in COLD if one in paths]
-        for model in ("linear", "mlp", "bert"):
+        for model in ("linear", "mlp", "bert", "int8", "float8_e4m3fn"):
             names = [one for one in built if BUNDLES[one][0] == model]
             if names:
                 steps.append((f"times {model}", functools.partial(times, model, names, paths, folder)))

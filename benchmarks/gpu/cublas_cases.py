@@ -106,3 +106,36 @@ def mlp_weights() -> Arrays:
     """Return the constants of MLP."""
     shapes = {"gate": (4096, 11008), "up": (4096, 11008), "down": (11008, 4096)}
     return {name: periodic(shape, i, 0.02).astype(np.float16) for i, (name, shape) in enumerate(shapes.items())}
+
+
+QUANTIZED = """<ir_version: 10, opset_import: ["": 21]>
+quantized (float[1024,768] x) => (float[1024,768] y) {
+  xq = QuantizeLinear(x, sx, z) xd = DequantizeLinear(xq, sx, z) ud = DequantizeLinear(up, su, z)
+  p = MatMul(xd, ud) a = Add(p, b) r = Relu(a) hq = QuantizeLinear(r, sh, z) hd = DequantizeLinear(hq, sh, z)
+  dd = DequantizeLinear(down, sd, z) q = MatMul(hd, dd) y = Add(q, c) }"""
+STEPS = {"sx": 1 / 32, "su": 1 / 64, "sh": 1 / 16, "sd": 1 / 64}
+
+
+def quantized(kind: str, path: Path) -> list[tuple[Arrays, Arrays]]:
+    """Write a perceptron of QDQ, of "int8" or "float8_e4m3fn", and return its input beside what float64 computes."""
+    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
+    least, most = (-128, 127) if kind == "int8" else (-448, 448)
+
+    def rounded(array: np.ndarray, step: float) -> np.ndarray:
+        scaled = np.clip(array / step, least, most)
+        return (np.rint(scaled) if kind == "int8" else scaled).astype(np.float32).astype(dtype)
+
+    up, down = (rounded(periodic(shape, i, 0.25), 1 / 64) for i, shape in enumerate(((768, 3072), (3072, 768))))
+    b, c = (periodic((size,), i).astype(np.float32) for i, size in ((2, 3072), (3, 768)))
+    arrays = {"up": up, "down": down, "b": b, "c": c, "z": np.zeros((), dtype)}
+    arrays |= {name: np.asarray(step, np.float32) for name, step in STEPS.items()}
+    model = onnx.parser.parse_model(QUANTIZED)
+    for name, array in arrays.items():
+        code = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(array).dtype)
+        made = onnx.helper.make_tensor(name, code, array.shape, np.asarray(array).tobytes(), raw=True)
+        model.graph.initializer.append(made)
+    onnx.save(model, path)
+    x = periodic((1024, 768), 4).astype(np.float32)
+    hidden = rounded(x, STEPS["sx"]).astype(np.float64) @ up.astype(np.float64) * (STEPS["sx"] * STEPS["su"]) + b
+    middle = rounded(np.maximum(hidden, 0), STEPS["sh"]).astype(np.float64)
+    return [({"x": x}, {"y": middle @ down.astype(np.float64) * (STEPS["sh"] * STEPS["sd"]) + c})]
