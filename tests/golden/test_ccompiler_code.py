@@ -89,6 +89,25 @@ CASES: dict[str, tuple[list[relax.Var], Body, set[int]]] = {
         lambda e, x, w: e(op.nn.relu(e(op.nn.conv2d(x, w, padding=(1, 1, 1, 1), **LAYOUTS)))),
         {1},
     ),
+    "planar_windows": (
+        [tensor("x", (N, 2, 40, 48)), tensor("w", (20, 3, 3, 2)), tensor("b", (20,))],
+        lambda e, x, w, b: e(
+            op.permute_dims(
+                e(
+                    op.add(
+                        e(
+                            op.nn.conv2d(
+                                e(op.permute_dims(x, (0, 2, 3, 1))), w, strides=(2, 2), padding=(1, 1, 1, 1), **LAYOUTS
+                            )
+                        ),
+                        b,
+                    )
+                ),
+                (0, 3, 1, 2),
+            )
+        ),
+        {1, 2},
+    ),
     "depthwise": (
         [tensor("x", (N, 12, 12, 24)), tensor("w", (24, 3, 3, 1))],
         lambda e, x, w: e(op.nn.conv2d(x, w, strides=(2, 2), groups=24, **LAYOUTS)),

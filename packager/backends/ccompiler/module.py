@@ -49,6 +49,7 @@ from packager.backends.ccompiler.core.stages import Stage, make_stages
 from packager.backends.ccompiler.gemm.blocks import SUM
 from packager.backends.ccompiler.gemm.dots import render_dots
 from packager.backends.ccompiler.gemm.narrow import render_narrow
+from packager.backends.ccompiler.gemm.planes import render_planes
 from packager.backends.ccompiler.gemm.row_dots import add_row_dots, find_row_dots
 from packager.backends.ccompiler.gemm.tiles import render_tiles
 from packager.backends.ccompiler.ops.attention import add_attention, tile_values
@@ -212,6 +213,7 @@ def render_module(
             *render_dots(machine, wanted, sources),
             *render_narrow(machine, wanted),
             *render_transforms(sources),
+            *render_planes(machine, sources),
         ],
         "sources": sources,
         "gather": gather_of(machine.name),
@@ -249,7 +251,9 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     graph = read_graph(partition.function, partition.constant_arguments, problems)
     operations = multiply_by_reciprocals(graph.operations, graph.results)
     operations = find_row_dots(operations, graph.results)
-    operations = find_planar(pool_planes(operations, graph.results), graph.results)
+    operations = find_planar(
+        pool_planes(operations, graph.results), graph.results, lambda conv: winograd_of(conv, winograd) is not None
+    )
     can_place = partial(_can_place, graph=graph, winograd=winograd)
     alone = find_placeable(operations, graph.results, can_place)
     graph = replace(graph, operations=tuple(compose_moves(operations, graph.results, alone)))

@@ -1,13 +1,15 @@
-"""1x1 convolutions of planes: between two permutations, to channels last and back, the data stays as it is, NCHW.
+"""Convolutions of planes: between two permutations, to channels last and back, the data stays as it is, NCHW.
 
-Rows of the product are filters, read where they are, columns the pixels of an image. A band of pixels is packed once
-for all filters, a copy of contiguous vectors, where channels last would take a transposition of data and of results.
+Rows of the product are filters, read where they are, columns the pixels of an image. Of 1x1 convolutions a band of
+pixels is packed once for all filters, a copy of contiguous vectors, where channels last would take a transposition of
+data and of results. Of others, with windows of few channels, lines are staged once for all taps and filters
+(``planes``); groups are products of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
@@ -20,21 +22,39 @@ from packager.backends.ccompiler.core.operations import (
     Operation,
     Tensor,
     Use,
+    Window,
+    spatial,
     window_of,
 )
 from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks, sum_of
+from packager.backends.ccompiler.gemm.planes import PlaneBlocks, find_plane_blocks
 from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
 
 # The most elements of a packed band of pixels, 64 KiB of the stack, and its most channels, of half as many pixels.
 PACKED, MOST_CHANNELS = 16384, 512
 # The least part of the columns of whole panels that are pixels, or rows of pixels waste less.
 LEAST_USED = 0.85
+# What it takes to stage an element, and to transpose one, in vectors of products.
+STAGED, TURNED = 0.3, 0.4
 
 
-def find_planar(operations: Sequence[Operation], results: Sequence[Tensor]) -> list[Operation]:
-    """Return operations with 1x1 convolutions of NCHW as it is, in place of those between permutations.
+@dataclass(frozen=True)
+class PlanarConv:
+    """A convolution of planes: its window, its groups, and its blocks; None for those of single pixels."""
+
+    window: Window
+    groups: int
+    blocks: PlaneBlocks | None
+
+
+def find_planar(
+    operations: Sequence[Operation], results: Sequence[Tensor], is_winograd: Callable[[Operation], bool]
+) -> list[Operation]:
+    """Return operations with convolutions of NCHW as it is, in place of those between permutations.
+
+    ``is_winograd`` says whether a convolution with channels last takes Winograd's way, which is faster.
 
     What follows a convolution before its result is permuted back is then computed on planes: operators with operands
     for each channel, numbers, and tensors that are themselves permuted to channels last.
@@ -43,8 +63,9 @@ def find_planar(operations: Sequence[Operation], results: Sequence[Tensor]) -> l
     kept = {tensor.index for tensor in results}
     planar: dict[int, Operation] = {}  # by the result of the operation that they take the place of
     dropped: set[int] = set()
-    for conv in filter(_is_place, operations):
-        chain = _until_permuted(conv, operations, kept)
+    for conv in operations:
+        is_planar = conv.name in CONVOLUTIONS and (_is_place(conv) or (_blocks(conv) and not is_winograd(conv)))
+        chain = _until_permuted(conv, operations, kept) if is_planar else []
         found = _planar(chain, made) if chain else None
         if found:
             planar |= zip((operation.result.index for operation in chain[:-2]), found, strict=False)
@@ -80,17 +101,51 @@ def _read(operations: Sequence[Operation], kept: set[int]) -> list[Operation]:
     return [each for each in operations if each.result.index in read or not isinstance(each.attributes, Permute)]
 
 
+def _window(conv: Operation) -> Window:
+    return window_of(conv.uses[1].shape[1:-1], conv.attributes, 3)
+
+
+def _is_float(conv: Operation) -> bool:
+    """Whether a convolution with channels last is one of float32, with filters that are a tensor of the partition."""
+    data, weight = conv.uses
+    is_last = conv.attributes.data_layout in ("NWC", "NHWC", "NDHWC")
+    return is_last and {conv.result.dtype, data.tensor.dtype} == {"float32"} and weight.tensor.argument is not None
+
+
 def _is_place(conv: Operation) -> bool:
-    """Whether an operation is a float32 convolution of single pixels whose planes fill panels."""
-    if conv.name not in CONVOLUTIONS or conv.result.dtype != "float32" or conv.uses[0].tensor.dtype != "float32":
-        return False
-    layout, weight, pixels = conv.attributes.data_layout, conv.uses[1], product(conv.result.shape[1:-1])
-    if layout not in ("NWC", "NHWC", "NDHWC") or weight.tensor.argument is None or conv.attributes.groups != 1:
+    """Whether a convolution of float32 is one of single pixels whose planes fill panels."""
+    weight, pixels = conv.uses[1], product(conv.result.shape[1:-1])
+    if not _is_float(conv) or conv.attributes.groups != 1 or not _window(conv).is_place:
         return False
     outer, channels = weight.shape[0], weight.shape[-1]
-    is_place = window_of(weight.shape[1:-1], conv.attributes).is_place
     fills = not isinstance(pixels, int) or pixels >= LEAST_USED * COLUMNS * ceil_div(pixels, COLUMNS)
-    return is_place and fills and isinstance(outer, int) and isinstance(channels, int) and channels <= MOST_CHANNELS
+    return fills and isinstance(outer, int) and isinstance(channels, int) and channels <= MOST_CHANNELS
+
+
+def _blocks(conv: Operation) -> PlaneBlocks | None:
+    """Return the blocks of a convolution of float32 with a window; None if it is too large, or of symbolic extents."""
+    extent, out = (spatial(shape, 3)[1:-1] for shape in (conv.uses[0].shape, conv.result.shape))
+    weight = conv.uses[1].shape
+    if not _is_float(conv) or not all(isinstance(each, int) for each in (*extent, *out, *weight)):
+        return None
+    if product(weight[1:]) > MOST_CHANNELS:
+        return None
+    groups = int(conv.attributes.groups)
+    found = find_plane_blocks(_window(conv), int(weight[-1]), extent, out)
+    return found if found is not None and _is_faster(found, groups, int(weight[0])) else None
+
+
+def _is_faster(blocks: PlaneBlocks, groups: int, filters: int) -> bool:
+    """Whether columns that are no pixels, and staging, take less time than two transpositions for channels last.
+
+    Groups of few filters are faster than any product of theirs with channels last. Times are those of vectors of
+    products, for a pixel of the result.
+    """
+    if groups > 1 and filters // groups < COLUMNS:
+        return filters > groups
+    depth, pixels = blocks.channels * int(product(blocks.window.size)), int(product(blocks.out))
+    wasted = depth * filters / COLUMNS * (1 / blocks.used - 1) + STAGED * groups * blocks.staged_of_all / pixels
+    return wasted < TURNED * (filters + groups * blocks.channels * int(product(blocks.extent)) / pixels)
 
 
 def _planar(chain: Sequence[Operation], made: Mapping[int, Operation]) -> list[Operation]:
@@ -102,8 +157,11 @@ def _planar(chain: Sequence[Operation], made: Mapping[int, Operation]) -> list[O
         return []
     outer = conv.uses[1].shape[0]
     shape = Shape((conv.result.shape[0], outer, product(conv.result.shape[1:-1])))
-    weights = Use(conv.uses[1].tensor, Shape((outer, conv.uses[1].shape[-1])))
-    operations = [replace(conv, name=PLANAR_CONV, operands=(weights, data), result=replace(conv.result, shape=shape))]
+    weights = Use(conv.uses[1].tensor, Shape((outer, product(conv.uses[1].shape[1:]))))
+    blocks = None if _is_place(conv) else _blocks(conv)
+    planar = PlanarConv(_window(conv), int(conv.attributes.groups), blocks)
+    operation = replace(conv, name=PLANAR_CONV, operands=(weights, data), attributes=planar)
+    operations = [replace(operation, result=replace(conv.result, shape=shape))]
     inside = {conv.result.index: operations[0].result}
     for operation in after:
         operands = [_operand(each, inside, operation.result.shape, made) for each in operation.operands]
@@ -135,6 +193,8 @@ def _planes(use: Use, made: Mapping[int, Operation]) -> Use | None:
     """Return what a permutation to channels last reads, as [N, C, pixels]; None if the operand is something else."""
     before = made.get(use.tensor.index)
     rank = len(use.shape)
+    if equal(use.shape[-1], 1) and (before is None or not isinstance(before.attributes, Permute)):
+        return Use(use.tensor, Shape((use.shape[0], 1, product(use.shape[1:-1]))))
     if before is None or before.attributes != Permute((0, *range(2, rank), 1)) or use.shape != before.result.shape:
         return None
     source = before.uses[0]
@@ -143,6 +203,9 @@ def _planes(use: Use, made: Mapping[int, Operation]) -> Use | None:
 
 def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
+    if anchor.attributes.blocks is not None:
+        _add_windows(stage, anchor, group)
+        return
     weights, data = anchor.uses
     kind = KINDS["float32"]
     batch, channels, pixels = data.shape
@@ -175,3 +238,42 @@ def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     near = frozenset(replace(tile, near=True) for tile in tiles if tile.panels * COLUMNS <= band)
     extent: Extent = product((batch, bands, blocks.count))
     draft.finish("gemm/planar_conv", extent, values, near)
+
+
+def _add_windows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the function of a convolution with a window. Raises CannotRender."""
+    weights, data = anchor.uses
+    planar, kind = anchor.attributes, KINDS["float32"]
+    planes, groups = planar.blocks, planar.groups
+    batch, filters = anchor.result.shape[0], int(anchor.result.shape[1])
+    depth, outer = int(weights.shape[1]), filters // groups
+    blocks = even_blocks(outer)
+    draft = group.function("planar_conv")
+    values = {
+        "program": draft.program(stage, f"c[r * {planes.columns} + l * {planes.pitch} + j]"),
+        "x": draft.tensor(data.tensor, False),
+        "w": draft.tensor(weights.tensor, False),
+        "window": planes.window,
+        "out": planes.out,
+        "lines": planes.lines,
+        "places": planes.places,
+        "pitch": planes.pitch,
+        "tops": planes.tops,
+        "parts": planes.parts,
+        "staged": planes.staged,
+        "planes": planes.fields,
+        "image": planes.channels * int(product(planes.extent)),
+        "filters": filters,
+        "outer": outer,
+        "groups": groups,
+        "depth": depth,
+        "blocks": blocks.count,
+        "place": blocks.place,
+        "room": blocks.room,
+        "most": planes.columns,
+        "sum": sum_of(kind)[1],
+    }
+    tiles = tiles_of(group.machine, kind, blocks.counts, None, BAND)
+    near = frozenset(replace(tile, near=True) for tile in tiles)
+    extent: Extent = product((batch, planes.out[0], planes.tops, planes.parts, groups, blocks.count))
+    draft.finish("gemm/planar_windows", extent, values, near)

@@ -17,6 +17,8 @@ from test_ccompiler_families import close, random, symbol
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import Machine
+from packager.backends.ccompiler.module import draft_group
+from packager.backends.ccompiler.ops import planar_conv
 from packager.transforms.layout.layouts import LAST, to_first, to_last
 
 pytestmark = pytest.mark.slow
@@ -279,6 +281,84 @@ def test_pixels_of_planes(case: str, symbolic: bool, machine: str, tmp_path: Pat
         results.append(run(data, weights.reshape(outer, *[1] * (rank - 2), shape[1]), bias, other))
         np.testing.assert_array_equal(results[-1], results[0])
     close(results[0], total / (1 + np.exp(-total)), shape[1])
+
+
+# Windows of planes: shapes of data, filters, and attributes.
+PLANES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "short lines, strided": ((2, 3, 17, 13), (21, 3, 3, 3), {"padding": (1, 1, 1, 1), "strides": (2, 2)}),
+    "uneven padding": ((1, 2, 9, 70), (16, 2, 5, 4), {"padding": (0, 3, 2, 0)}),
+    "wide dilation": ((1, 5, 12, 40), (17, 5, 3, 3), {"padding": (4, 6, 4, 6), "dilation": (4, 6)}),
+    "line, far apart": ((3, 2, 351), (24, 2, 10), {"padding": (2, 1), "strides": (5,)}),
+    "volume": ((2, 2, 5, 8, 12), (16, 2, 3, 3, 3), {"padding": (1, 1, 1, 1, 1, 1)}),
+    "volume, strided": ((1, 1, 6, 11, 12), (32, 1, 3, 3, 5), {"padding": (1, 1, 2, 1, 1, 2), "strides": (1, 2, 3)}),
+    "multiplier": ((2, 5, 12, 14), (40, 1, 3, 3), {"padding": (1, 1, 1, 1), "groups": 5}),
+    "groups": ((1, 12, 14, 20), (36, 4, 3, 3), {"padding": (1, 1, 1, 1), "groups": 3}),
+    "strided pixels": ((1, 6, 20, 32), (18, 6, 1, 1), {"strides": (2, 2)}),
+    "half bands": ((1, 12, 14, 16), (14, 12, 5, 5), {"padding": (2, 2, 2, 2)}),
+}
+
+
+@pytest.mark.sampled(2, every_value=False)
+@pytest.mark.parametrize("machine", ["avx2", "avx512", "aarch64"])
+@pytest.mark.parametrize("case", PLANES)
+def test_windows_of_planes(case: str, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between permutations, with a bias and an activation, however units of work are handed out."""
+    monkeypatch.setattr(planar_conv, "_is_faster", lambda *_: True)
+    shape, filters, attributes = PLANES[case]
+    rank = len(shape)
+    layout, kernel_layout = LAST[rank]
+    layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
+    arguments = [variable("x", shape), variable("w", [filters[axis] for axis in to_last(rank)])]
+    arguments += [variable("b", filters[:1])]
+
+    def body(e, x, w, b):
+        convolve = getattr(op.nn, f"conv{rank - 2}d")
+        made = e(convolve(e(op.permute_dims(x, to_last(rank))), w, **attributes, **layouts))
+        return e(op.permute_dims(e(op.nn.relu(e(op.add(made, b)))), to_first(rank)))
+
+    chosen = Machine(16, 32, "aarch64") if machine == "aarch64" else None
+    march = {"avx2": "x86-64-v3", "avx512": "x86-64-v4", "aarch64": "x86-64-v2"}[machine]
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march}", machine=chosen)
+    assert [function.symbol.rpartition("_")[2] for function in run.group.functions] == ["conv"]
+    data, weights, bias = random(shape), random(filters), random(filters[:1])
+    results = []
+    for split in (1, 3, 1000):
+        run.split = split
+        results.append(run(data, weights.transpose(to_last(rank)), bias))
+        np.testing.assert_array_equal(results[-1], results[0])
+    wanted = np.maximum(convolved(data, weights, attributes) + bias.reshape(-1, *[1] * (rank - 2)), 0)
+    close(results[0], wanted, math.prod(filters[1:]))
+
+
+# Shapes of data and filters, groups, and whether planes stay as they are: not where transpositions cost less.
+CHOSEN = [
+    ((1, 1, 16, 32, 32), (32, 1, 3, 3, 3), 1, True),
+    ((1, 1, 12, 28, 28), (16, 1, 5, 5, 5), 1, False),
+    ((1, 3, 96, 96), (32, 3, 3, 3), 1, True),
+    ((1, 48, 30, 30), (80, 48, 5, 5), 1, False),
+    ((1, 16, 40, 40), (128, 1, 3, 3), 16, True),
+    ((1, 64, 56, 56), (64, 1, 3, 3), 64, False),
+    ((1, 64, 40, 40), (64, 64, 3, 3), 1, False),
+]
+
+
+@pytest.mark.parametrize(("shape", "filters", "groups", "is_planar"), CHOSEN)
+def test_planes_stay_where_that_is_faster(
+    shape: tuple[int, ...], filters: tuple[int, ...], groups: int, is_planar: bool
+) -> None:
+    """Few filters and short windows do not pay for transpositions, many products pay for every column in use."""
+    rank = len(shape)
+    layouts = dict(zip(("data_layout", "kernel_layout", "out_layout"), (*LAST[rank], LAST[rank][0]), strict=True))
+    padding = tuple(size // 2 for size in filters[2:]) * 2
+    arguments = [variable("x", shape), variable("w", [filters[axis] for axis in to_last(rank)])]
+
+    def body(e, x, w):
+        data = e(op.permute_dims(x, to_last(rank)))
+        made = e(getattr(op.nn, f"conv{rank - 2}d")(data, w, padding=padding, groups=groups, **layouts))
+        return e(op.permute_dims(made, to_first(rank)))
+
+    group = draft_group(partition(arguments, body, [1]), Machine(64, 32, "avx512"), winograd=2)
+    assert ("planar" in group.functions[0].function.symbol) == is_planar
 
 
 COMPUTED = ["hundreds of taps", "strided places of a line, far apart", "groups of a line", "planes one by one", "line"]
