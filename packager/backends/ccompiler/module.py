@@ -251,9 +251,8 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     graph = read_graph(partition.function, partition.constant_arguments, problems)
     operations = multiply_by_reciprocals(graph.operations, graph.results)
     operations = find_row_dots(operations, graph.results)
-    operations = find_planar(
-        pool_planes(operations, graph.results), graph.results, lambda conv: winograd_of(conv, winograd) is not None
-    )
+    is_winograd = partial(_is_winograd, graph=graph, winograd=winograd)
+    operations = find_planar(pool_planes(operations, graph.results), graph.results, is_winograd)
     can_place = partial(_can_place, graph=graph, winograd=winograd)
     alone = find_placeable(operations, graph.results, can_place)
     graph = replace(graph, operations=tuple(compose_moves(operations, graph.results, alone)))
@@ -272,6 +271,11 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
 def _can_place(anchor: Operation, *, graph: Graph, winograd: int) -> bool:
     """Whether parts of an anchor's rows may be written apart."""
     return anchor.name in CONVOLUTIONS and _adder(anchor, graph) is add_conv2d and winograd_of(anchor, winograd) is None
+
+
+def _is_winograd(conv: Operation, *, graph: Graph, winograd: int) -> bool:
+    """Whether a convolution with channels last takes Winograd's way."""
+    return _adder(conv, graph) is add_conv2d and winograd_of(conv, winograd) is not None
 
 
 def _adder(anchor: Operation, graph: Graph) -> Adder:
