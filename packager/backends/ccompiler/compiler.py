@@ -15,7 +15,7 @@ from packager.errors import BackendError, ToolchainError, UsageError
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # GCC 12's predictive commoning spills registers; its loop distribution turns short copies into calls and string
 # instructions, which start slowly.
-TUNING = ("-fno-predictive-commoning", "-fno-tree-loop-distribute-patterns")
+TUNING = ("-fno-predictive-commoning", "-fno-tree-loop-distribute-patterns", "-fno-thread-jumps")
 QUIET = ("-g0", "-fno-ident", "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-Wno-psabi")
 
 

@@ -45,7 +45,7 @@ CTYPES = {
         ("int64", "i64"),
     )
 }
-# Functions of the C library, applied to floats.
+# Functions that float64 has of the C library, and float32 as polynomials.
 LIBM = ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 
 # Divisors of remainders that are not much smaller: quotients have fewer bits.
@@ -266,9 +266,12 @@ def _quotient(a: str, divisor: str) -> str:
 
 
 def _power(a: str, exponent: str, dtype: str) -> str | None:
-    """Return the expression of a power by a small integer, which needs no call."""
-    one = "1.0f" if CTYPES[dtype].value == "float" else "1.0"
-    texts = {2.0: f"{a} * {a}", 3.0: f"{a} * {a} * {a}", 1.0: a, -1.0: f"{one} / {a}", -2.0: f"{one} / ({a} * {a})"}
+    """Return the expression of a power by a small integer or a half, which needs no logarithm."""
+    one, root = literal(1.0, dtype), f"pk_root_{CTYPES[dtype].suffix}({a})"
+    texts = {
+        **{2.0: f"{a} * {a}", 3.0: f"{a} * {a} * {a}", 4.0: f"({a} * {a}) * ({a} * {a})", 1.0: a, 0.5: root},
+        **{-1.0: f"{one} / {a}", -2.0: f"{one} / ({a} * {a})", -0.5: f"{one} / {root}"},
+    }
     return next((text for number, text in texts.items() if exponent == literal(number, dtype)), None)
 
 

@@ -151,7 +151,7 @@ def test_functions_of_floats_of_all_sizes(tmp_path: Path) -> None:
 
 
 # Units in the last place of normal results.
-BOUNDED = {"exp": 1, "sigmoid": 4, "tanh": 6, "erf": 6}
+BOUNDED = {"exp": 1, "sigmoid": 4, "tanh": 6, "erf": 6, "sinh": 3, "cosh": 3, "asinh": 4, "acosh": 3, "atanh": 3}
 
 
 def test_functions_that_bound_their_argument(tmp_path: Path) -> None:
@@ -174,7 +174,32 @@ def test_functions_that_bound_their_argument(tmp_path: Path) -> None:
         least = np.float32(2.0**-126)
         units = np.abs(got[finite] - wanted[finite]) / np.spacing(np.maximum(np.abs(rounded[finite]), least))
         assert units.max() < BOUNDED[name], f"{name} at {x[finite][units.argmax()]}"
-        assert name == "exp" or np.abs(got[finite]).max() == 1
+        assert name not in ("sigmoid", "tanh", "erf") or np.abs(got[finite]).max() == 1
+
+
+def test_powers(tmp_path: Path) -> None:
+    """By any exponent within 2 units; of zero, infinity, NaN, one and negative numbers as C has them."""
+    rng, special = np.random.default_rng(2), np.array([*SPECIAL, 2.0, -3.0, 1e-42, -1e-42, 16777217.0, 2.5], "f4")
+    pairs = np.array(np.meshgrid(special, special), "f4").reshape(2, -1)
+    bases = [pairs[0], rng.uniform(0, 9, 20000), np.exp(rng.uniform(-80, 80, 20000)), -rng.integers(1, 50, 2000)]
+    exponents = [pairs[1], rng.uniform(-9, 9, 20000), rng.uniform(-3, 3, 20000), rng.integers(-9, 9, 2000)]
+    a, b = (np.concatenate(parts).astype("f4") for parts in (bases, exponents))
+    numbers = (0.5, -0.5, 4.0, 2.2)
+
+    def build(e: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        return (e(op.power(x, y)), *(e(op.power(x, relax.const(number, "float32"))) for number in numbers))
+
+    run = Runner(partition([variable("x", a.shape), variable("y", a.shape)], build), tmp_path)
+    with np.errstate(all="ignore"):
+        given = [b, *(np.full_like(a, number) for number in numbers)]  # of a scalar numpy takes the square root
+        exact = [np.power(a.astype("f8"), exponent.astype("f8")) for exponent in given]
+        for got, wanted in zip(run(a, b), exact, strict=True):
+            rounded = wanted.astype("f4")
+            finite = np.isfinite(rounded)
+            np.testing.assert_array_equal(got[~finite], rounded[~finite])
+            np.testing.assert_array_equal(np.signbit(got[finite]), np.signbit(rounded[finite]))
+            size = np.maximum(np.abs(rounded[finite]), np.float32(2.0**-126))
+            assert (np.abs(got[finite] - wanted[finite]) / np.spacing(size)).max() < 2
 
 
 def test_branches_of_one_input_are_one_loop(tmp_path: Path) -> None:
