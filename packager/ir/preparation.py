@@ -11,7 +11,8 @@ class Preparation:
 
     ``channels_last``: convolutions and poolings with channels last on the CPU too. ``integer_matmuls``:
     QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
-    int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents.
+    int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents;
+    ``float8_halves``: also those that the model computes in half precision.
     ``block_products``: products with weights that are quantized in blocks get these packed, on the GPU of few rows.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
     ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
@@ -25,6 +26,7 @@ class Preparation:
     channels_last: bool = False
     integer_matmuls: bool = False
     float8_matmuls: bool = False
+    float8_halves: bool = False
     block_products: bool = False
     im2col: bool = False
     padded_rows: bool = False

@@ -57,7 +57,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if wanted.integer_matmuls:
         module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants, unsigned=device == "cpu")
     if wanted.float8_matmuls:
-        module = convert_float8_matmuls(apply(TIDY, module), num_inputs)
+        module = convert_float8_matmuls(apply(TIDY, module), num_inputs, halves=wanted.float8_halves)
     if device == "cpu":
         module = narrow_indices(module)
     if device == "cuda":

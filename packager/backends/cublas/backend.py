@@ -63,8 +63,8 @@ class CublasBackend:
 
     def preparation(self, target: Target) -> Preparation:
         """Return that what is quantized is to be computed so, as far as it is taken."""
-        operators = target.options.operators
-        return Preparation(integer_matmuls="int8" in operators, float8_matmuls="float8" in operators)
+        whole, narrow = ("int8" in target.options.operators, "float8" in target.options.operators)
+        return Preparation(integer_matmuls=whole, float8_matmuls=narrow, float8_halves=narrow)
 
     def patterns(self, target: Target) -> Sequence[Search]:
         """Return what it takes."""

@@ -3,7 +3,7 @@
     sum (sx x) (sw w)  =  sx sw (sum x w)
 
 with a per-tensor scale of the data, and a per-tensor or per-column scale of the weights. Accumulates in float32, like
-the model.
+the model. Those that a model computes in half precision are rounded to it at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from packager.graph.dataflow import Dataflow, operator_of, static_shape_of
+from packager.bundle.dtypes import HALVES
+from packager.graph.dataflow import Dataflow, operator_of, scalar_of, static_shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.narrow_types import NATIVE
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
@@ -33,8 +34,8 @@ class _Operand:
     transposed: bool = False
 
 
-def convert_float8_matmuls(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Convert matmuls of dequantized float8 operands in ``main``."""
+def convert_float8_matmuls(module: tvm.IRModule, num_inputs: int, *, halves: bool = False) -> tvm.IRModule:
+    """Convert matmuls of dequantized float8 operands in ``main``; those of half precision too if ``halves``."""
     main = module["main"]
     flow = Dataflow(main, main.params[num_inputs:])
     if not any(str(getattr(v.ty, "dtype", "")) == NATIVE for v in (*flow.variables, *main.params)):
@@ -44,9 +45,9 @@ def convert_float8_matmuls(module: tvm.IRModule, num_inputs: int) -> tvm.IRModul
 
     def bind(binding: Any) -> None:
         variable, value = binding.var, binding.value
-        product = _product(flow, variable) if operator_of(value) == "matmul" else None
+        product = _product(flow, variable, halves) if operator_of(value) == "matmul" else None
         if product is not None:
-            made[variable] = _emitted(builder, product, made, variable.name)
+            made[variable] = _emitted(builder, product, made, variable)
         else:
             made[variable] = builder.emit(_renamed(value, made), variable.name)
 
@@ -59,10 +60,11 @@ def _renamed(expr: Any, made: IdentityMap[Any]) -> Any:
     return map_operands(expr, lambda operand: _renamed(operand, made))
 
 
-def _product(flow: Dataflow, variable: Any) -> tuple[_Operand, _Operand] | None:
+def _product(flow: Dataflow, variable: Any, halves: bool) -> tuple[_Operand, _Operand] | None:
     """Return the operands of a convertible float8 matmul, or None."""
     data, weight = (_operand(flow, argument) for argument in flow.value(variable).args)
-    if data is None or weight is None or str(variable.ty.dtype) != "float32" or data.transposed:
+    dtype = str(variable.ty.dtype)
+    if data is None or weight is None or data.transposed or not (dtype == "float32" or (halves and dtype in HALVES)):
         return None
     shape = static_shape_of(weight.value)
     if shape is None or len(shape) != 2 or any(extent % ALIGNMENT for extent in shape):
@@ -92,8 +94,8 @@ def _is_number(scale: Any) -> bool:
     return extents is not None and all(extent == 1 for extent in extents)
 
 
-def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: IdentityMap[Any], name: str) -> Any:
-    """Emit a scaled float8 matmul; return its result."""
+def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: IdentityMap[Any], variable: Any) -> Any:
+    """Emit a scaled float8 matmul that stands for ``variable``; return its result."""
     data, weight = product
     right = _renamed(weight.value, made)
     if weight.transposed:
@@ -105,8 +107,17 @@ def _emitted(builder: Any, product: tuple[_Operand, _Operand], made: IdentityMap
             continue
         if not isinstance(scale, GenericConst) and static_shape_of(scale) != ():
             scale = builder.emit(relax.op.reshape(_renamed(scale, made), (-1,)))
-        result = builder.emit(relax.op.multiply(result, _renamed(scale, made)), name)
-    return result
+        result = builder.emit(relax.op.multiply(result, _wide(builder, _renamed(scale, made))), variable.name)
+    dtype = str(variable.ty.dtype)
+    return result if dtype == "float32" else builder.emit(relax.op.astype(result, dtype), variable.name)
+
+
+def _wide(builder: Any, scale: Any) -> Any:
+    """Return a scale in float32."""
+    if str(scale.ty.dtype) == "float32":
+        return scale
+    number = scalar_of(scale)
+    return builder.emit(relax.op.astype(scale, "float32")) if number is None else relax.const(number, "float32")
 
 
 def _operand(flow: Dataflow, expr: Any) -> _Operand | None:

@@ -19,7 +19,7 @@ from packager.backends.cublas.problem import CublasProblem, describe, epilogue_o
 from packager.backends.problem_module import include_flags
 from packager.errors import UsageError
 from packager.targets.target_list import parse_targets
-from tests.stages import placed_file, problems
+from tests.stages import placed_file, placement_table, problems
 
 E = ml_dtypes.float8_e4m3fn
 HEAD = '<ir_version: 10, opset_import: ["": 21]> net (float[n,64] x) => (float[n,48] y)'
@@ -116,6 +116,41 @@ def test_a_pointwise_convolution_of_int8(tmp_path: Path) -> None:
     (problem,) = found(path, ALL)
     assert (problem.layout, problem.columns, problem.depth, problem.out) == ("nk", 48, 64, "int32")
     assert found(path, "cublas -operators=conv2d") == []
+
+
+def half_model(folder: Path, kind: Any, columns: int) -> Path:
+    """A layer that a model computes in half precision of 8-bit floats; scales of the weights are by column, or one."""
+    name = {np.float16: "float16", ml_dtypes.bfloat16: "bfloat16"}[kind]
+    text = f"""<ir_version: 10, opset_import: ["": 21]> net ({name}[n,64] x) => ({name}[n,48] y)
+      {{ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wd = DequantizeLinear <axis = 1> (w, sw, zw)
+      p = MatMul(xd, wd) a = Add(p, b) y = Relu(a) }}"""
+    model = onnx.load(save(folder, text, E, per_column=columns > 1))
+    for tensor in model.graph.initializer:
+        if tensor.name in ("s", "sw", "b"):
+            array = onnx.numpy_helper.to_array(tensor).astype(kind)
+            tensor.raw_data, tensor.data_type = array.tobytes(), onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_layers_of_half_precision(tmp_path: Path, kind: Any) -> None:
+    """Their bias and activation are the library's; with scales of columns these are TVM's."""
+    (problem,) = found(half_model(tmp_path, kind, 1), ALL)
+    name = "float16" if kind is np.float16 else "bfloat16"
+    assert (problem.dtype, problem.out) == ("float8_e4m3fn", name)
+    assert epilogue_of(problem.chain) == "CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_BIAS"
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(tmp_path / "model.onnx").graph.initializer}
+    assert problem.chain.scale == pytest.approx(float(arrays["s"]) * float(arrays["sw"]), rel=1e-6)
+    (columns,) = found(half_model(tmp_path, kind, 48), ALL)
+    assert (columns.dtype, columns.out, columns.chain.scale) == ("float8_e4m3fn", "float32", 0.5)
+
+
+def test_cutlass_leaves_them_in_half_precision(tmp_path: Path) -> None:
+    table = placement_table(
+        half_model(tmp_path, np.float16, 1), targets=("cuda -arch=sm_90a", "cutlass"), dims={"n": 8}
+    )
+    assert [part["operators"] for part in table["partitions"]] == [["matmul", "add", "nn.relu"]]
 
 
 @pytest.mark.parametrize("archs", ["sm_80", "sm_80,sm_90a", "sm_86"])
