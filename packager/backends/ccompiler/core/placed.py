@@ -84,7 +84,8 @@ def find_placed(operation: Operation, rows: Extent) -> Placed | Turned | None:
     loops = _in_source_order(piece.loops)
     extents = tuple(loop.extent for loop in loops)
     whole = equal(piece.offset, 0) and equal(piece.start, 0) and equal(product(extents), product(source.shape))
-    if piece.source is None or not whole or len(loops) < 2:
+    repeats = len(loops) < len(piece.loops)  # an element has several places
+    if piece.source is None or not whole or repeats or len(loops) < 2:
         return None
     if not equal(loops[-1].target, 1):
         return _find_turned(operation, loops, rows)

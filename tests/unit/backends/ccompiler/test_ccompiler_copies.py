@@ -204,3 +204,20 @@ def test_single_elements_far_apart_are_not_written_one_by_one(tmp_path: Path) ->
     wanted = np.stack(arrays, 3).reshape(2, 6, 20, 21).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(run(*arrays), wanted)
     assert len(run.group.functions) == 2
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_repeated_results_of_a_convolution_are_all_written(axis: int, tmp_path: Path) -> None:
+    """As frames of phonemes are made: rows that are repeated cannot be written where they go once."""
+    rng, shape = np.random.default_rng(7), (1, 3, 20, 32) if axis == 1 else (1, 20, 3, 32)
+
+    def body(e: Any, x: Any, w: Any) -> Any:
+        made = e(op.nn.conv1d(x, w, padding=1, data_layout="NWC", kernel_layout="OWI", out_layout="NWC"))
+        return e(op.broadcast_to(e(op.expand_dims(made, axis)), shape))
+
+    run = Runner(partition([variable("x", (1, 20, 5)), variable("w", (32, 3, 5))], body, [1]), tmp_path)
+    x, w = (rng.standard_normal(size).astype("f4") for size in ((1, 20, 5), (32, 3, 5)))
+    padded = np.pad(x, ((0, 0), (1, 1), (0, 0)))
+    lines = sum(padded[:, tap : tap + 20] @ w[:, tap].T for tap in range(3))
+    got = run(x, w)
+    np.testing.assert_allclose(got, np.broadcast_to(np.expand_dims(lines, axis), shape), rtol=1e-5, atol=1e-5)
