@@ -14,6 +14,8 @@ from tvm import relax
 from packager.graph.rewrite import apply, name_result
 from packager.ir.model import ImportedModel
 from packager.transforms.fold_inline import fold_inline
+from packager.transforms.layout.batch_first import batch_first
+from packager.transforms.layout.slice_views import slice_before_views
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.canonical_attention import canonical_attention
 from packager.transforms.simplify.flat_concats import flatten_concats
@@ -41,6 +43,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_rows=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
+    module = batch_first(slice_before_views(module))
     module = canonical_attention(replace(model, module=module))
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
     module = join_slices(merge_products(module, len(model.signature.inputs)))

@@ -69,6 +69,8 @@ class _Rewriter:
         call = self.flow.value(product)
         shapes = [shape_of(product) or (), *(step.shape for step in steps), shape]
         whole = next((found for found in shapes if len(found) == 4 and same(found[2:], shapes[0][-2:])), None)
+        if whole is None and len(shapes[0]) == 3 and (apart := self._batch_and_heads(call)) is not None:
+            whole = (*apart, *shapes[0][1:])
         if whole is None or any(self.flow.is_constant(operand) for operand in call.args):
             return None
         made = Bindings(variable)
@@ -96,6 +98,24 @@ class _Rewriter:
         if not same(shape, whole):
             weights = relax.op.reshape(made.bind(weights), list(shape))
         return [*made.bindings, relax.VarBinding(variable, weights)]
+
+    def _batch_and_heads(self, product: Any) -> tuple[Any, ...] | None:
+        """Return both extents, of which an operand [batch * heads, ..] of a product is made; None if it is not."""
+        for operand in product.args:
+            variable = operand
+            for _ in range(4):
+                value, extents = self.flow.value(variable), shape_of(variable) or ()
+                factor, name = scaled_by(value), operator_of(value)
+                inner = shape_of(value.args[0]) if name == "reshape" else None
+                if inner and len(inner) == 4 and same(inner[2:], extents[1:]):
+                    return tuple(inner[:2])
+                if name == "permute_dims" and [int(axis) for axis in value.attrs.axes or ()] == [0, 2, 1]:
+                    variable = value.args[0]
+                elif factor is not None:
+                    variable = factor[0]
+                else:
+                    break
+        return None
 
 
 def _trace(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep]] | None:
