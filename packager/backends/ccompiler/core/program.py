@@ -13,6 +13,8 @@ from packager.backends.ccompiler.core.placed import Placed, Turned
 from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, equal, product
 from packager.backends.ccompiler.core.stages import is_full, mask_of, split_rows
 
+NARROW = ("int8", "uint8", "int16", "uint16")
+
 
 @dataclass(frozen=True)
 class Program:
@@ -141,7 +143,7 @@ class _Writer:
         if source.tensor.index in self.wider:
             operands[0] = self.wider[source.tensor.index]
             return "int32"
-        if dtype == "int32" and operation.result.dtype in ("int8", "uint8") and source.tensor.index in self.ranges:
+        if dtype == "int32" and operation.result.dtype in NARROW and source.tensor.index in self.ranges:
             low, high = self.ranges[source.tensor.index]
             limits = np.iinfo(operation.result.dtype)
             if limits.min <= low and high <= limits.max:
