@@ -40,7 +40,7 @@ from benchmarks.gpu.cublas_cases import (
     quantized,
     save,
 )
-from benchmarks.harness.gpu import error, header, matches, two_commands
+from benchmarks.harness.gpu import error, header, matches, obey, two_commands
 from benchmarks.harness.pairs import Arrays, load_pairs, save_pairs
 from packager.deploy.measure.bench_cuda import device_tensors
 from packager.deploy.measure.cuda_memory import Device
@@ -259,9 +259,9 @@ def run(folder: Path, output: Path, only: str) -> None:
             output.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def in_process(path: Path) -> Any:
-    """Time first sessions in a process that has opened nothing."""
-    command = [sys.executable, "-m", "benchmarks.gpu.cublas", "cold", str(path)]
+def in_process(path: Path, module: str = "benchmarks.gpu.cublas", step: str = "cold") -> Any:
+    """Do a step, by default time first sessions, in a process that has opened nothing."""
+    command = [sys.executable, "-m", module, step, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -274,12 +274,7 @@ def main() -> int:
         print(json.dumps(cold(Path(sys.argv[2]))))
         return 0
     parser, _, _ = two_commands(__doc__, "gpu_cublas", "mlp*")
-    arguments = parser.parse_args()
-    if arguments.command == "build":
-        build(arguments.output, arguments.arch, arguments.only)
-    else:
-        run(arguments.folder, arguments.output, arguments.only)
-    return 0
+    return obey(parser, build, run)
 
 
 if __name__ == "__main__":

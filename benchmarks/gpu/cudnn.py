@@ -22,7 +22,7 @@ from typing import Any
 
 import packager
 from benchmarks.gpu.cublas import changed, checked, in_process, pack, unpack
-from benchmarks.harness.gpu import header, matches, tuned, two_commands
+from benchmarks.harness.gpu import header, matches, obey, tuned, two_commands
 from benchmarks.harness.pairs import save_pairs
 
 BATCHES = {"resnext50": 8, "r3d": 2, "dcgan": 8}
@@ -131,12 +131,7 @@ def run(folder: Path, output: Path, only: str) -> None:
 def main() -> int:
     """Build or run."""
     parser, _, _ = two_commands(__doc__, "gpu_cudnn", "dcgan*")
-    arguments = parser.parse_args()
-    if arguments.command == "build":
-        build(arguments.output, arguments.arch, arguments.only)
-    else:
-        run(arguments.folder, arguments.output, arguments.only)
-    return 0
+    return obey(parser, build, run)
 
 
 if __name__ == "__main__":

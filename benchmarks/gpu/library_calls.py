@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 
 import packager
-from benchmarks.gpu.cublas import pack, unpack
+from benchmarks.gpu.cublas import in_process, pack, unpack
 from benchmarks.gpu.cublas_cases import half, periodic, save
-from benchmarks.harness.gpu import described, error, header, matches, two_commands
+from benchmarks.harness.gpu import described, error, header, matches, obey, two_commands
 from benchmarks.harness.measure import ROOT
 from packager.bundle.elf.search import find_library, installed_folders
 
+MODULE = "benchmarks.gpu.library_calls"
 LAYERS = (12, 24)
 # A chain: its Target, its input, the layers that follow each other in turn, and their weights.
 CHAINS: dict[str, tuple[str, str, tuple[str, ...], dict[str, tuple[int, ...]]]] = {
@@ -264,7 +265,10 @@ def run(folder: Path, output: Path, only: str) -> None:
         for chain in (one for one in CHAINS if one in facts and matches(one, only)):
             path = unpack(folder, work, f"{chain}_{LAYERS[0]}")
             calls = functools.partial(measure, chain, folder, work, facts[chain])
-            for step, call in {"missing": functools.partial(_in_process, path), "calls": calls}.items():
+            for step, call in {
+                "missing": functools.partial(in_process, path, MODULE, "missing"),
+                "calls": calls,
+            }.items():
                 try:
                     report[f"{chain} {step}"] = call()
                 except Exception as failure:  # one that fails must not hide the others
@@ -273,27 +277,13 @@ def run(folder: Path, output: Path, only: str) -> None:
                 output.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def _in_process(path: Path) -> Any:
-    """Run ``missing`` in a process that has opened nothing."""
-    command = [sys.executable, "-m", "benchmarks.gpu.library_calls", "missing", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> int:
     """Build, run, or run without the library."""
     if sys.argv[1:2] == ["missing"]:
         print(json.dumps(missing(Path(sys.argv[2]))))
         return 0
     parser, _, _ = two_commands(__doc__, "library_calls", "bert,groups")
-    arguments = parser.parse_args()
-    if arguments.command == "build":
-        build(arguments.output, arguments.arch, arguments.only)
-    else:
-        run(arguments.folder, arguments.output, arguments.only)
-    return 0
+    return obey(parser, build, run)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,16 @@ def two_commands(
     return parser, builder, runner
 
 
+def obey(parser: argparse.ArgumentParser, build: Callable[..., None], run: Callable[..., None]) -> int:
+    """Do what the command line of ``two_commands`` with an example says."""
+    arguments = parser.parse_args()
+    if arguments.command == "build":
+        build(arguments.output, arguments.arch, arguments.only)
+    else:
+        run(arguments.folder, arguments.output, arguments.only)
+    return 0
+
+
 def matches(name: str, only: str) -> bool:
     """Return whether a name matches one of the shell's patterns, with commas between them; no pattern means all."""
     return not only or any(fnmatchcase(name, pattern) for pattern in only.split(","))
