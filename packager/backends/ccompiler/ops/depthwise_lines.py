@@ -7,12 +7,13 @@ copy has the pixels of each residue one after the other, so that the taps of nei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packager.backends.ccompiler.core.functions import GroupDraft
-from packager.backends.ccompiler.core.operations import Operation, Tensor, Window, spatial, window_of
-from packager.backends.ccompiler.core.shapes import c_text, ceil_div, equal, product
+from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
+from packager.backends.ccompiler.core.operations import Operation, Tensor, Use, Window, spatial, window_of
+from packager.backends.ccompiler.core.shapes import Shape, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage, is_full
 from packager.backends.ccompiler.gemm.blocks import even_size
 from packager.backends.ccompiler.gemm.finish import is_of_columns
@@ -23,6 +24,9 @@ MANY_CHANNELS = 16
 MOST_TAPS, LINES = 64, 4
 # Floats of a copy, which the first-level cache holds.
 MOST_COPIED = 6144
+# Pixels of a line of planes, in whole vectors of the widest of which so many are pixels, and taps of several lines, for
+# which planes are faster as they are than with channels last between two transpositions.
+LEAST_WIDTH, WIDEST, LEAST_USED, FEW_TAPS = 32, 16, 0.85, 16
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,38 @@ class _Copy:
         return (pixels * self.stride - self.reach) // self.stride + 1
 
 
+@dataclass(frozen=True)
+class _Lines:
+    """Images [N, H, W, C] with few channels, and what is computed of them."""
+
+    window: Window
+    channels: int
+    data: Shape
+    result: Shape
+
+
+@dataclass(frozen=True)
+class DepthwisePlanes:
+    """A depthwise convolution of planes with a window of two axes: their sides, and those of the result."""
+
+    window: Window
+    extent: tuple[int, int]
+    out: tuple[int, int]
+
+
+def find_planes(window: Window, extent: Sequence[int], out: Sequence[int]) -> DepthwisePlanes | None:
+    """Return planes of long lines, for a small window with three axes and no strides; None if they are no such."""
+    flat = Window(*(each[1:] for each in (window.size, window.strides, window.dilation, window.before, window.after)))
+    taps = int(product(flat.size))
+    if extent[0] != 1 or out[0] != 1 or window.size[0] != 1 or {*flat.strides} != {1}:
+        return None
+    if taps > MOST_TAPS or (flat.size[0] > 1 and taps > FEW_TAPS) or out[2] < LEAST_WIDTH:
+        return None
+    if out[2] < LEAST_USED * WIDEST * ceil_div(out[2], WIDEST) or _most_places(_copy(flat, LINES), 1) < WIDEST:
+        return None
+    return DepthwisePlanes(flat, (extent[1], extent[2]), (out[1], out[2]))
+
+
 def is_by_lines(anchor: Operation) -> bool:
     """Whether a convolution of groups of one channel has a filter for each of few channels, and a small window."""
     data, weight = anchor.uses
@@ -60,22 +96,43 @@ def add_depthwise_lines(stage: Stage, anchor: Operation, group: GroupDraft, weig
     """Add the function of a stage to its group; ``weights`` are packed as [taps, channels]. Raises CannotRender."""
     data, weight = anchor.uses
     window, channels = window_of(weight.shape[1:-1], anchor.attributes), int(weight.shape[0])
-    shape, (lines, width) = spatial(data.shape), spatial(anchor.result.shape)[1:3]
-    most = even_size(lines, LINES) if isinstance(lines, int) and lines > 0 else LINES
-    copy, lanes = _copy(window, most), group.machine.vector_bytes // 4
-    segment = _most_places(copy, channels)
-    segment = even_size(width, segment) if isinstance(width, int) and width > 0 else segment
-    phase = copy.pixels(segment) * channels + lanes
+    shape, out = spatial(data.shape), spatial(anchor.result.shape)
     bias, stage = _without_bias(stage, anchor)
     by_line = all(_is_along(operation) for operation in stage.after)
     if by_line:
-        stage = replace(stage, rows=product((shape[0], lines)), inner=product((width, channels)))
+        stage = replace(stage, rows=product(out[:2]), inner=product(out[2:]))
     draft = group.function("depthwise_lines")
-    values: dict[str, Any] = {
-        "program": draft.program(stage, "sums[j]"),
-        "x": draft.tensor(data.tensor, False),
+    values = {
         "w": draft.packed(weights, "float"),
         "bias": draft.tensor(bias, False) if bias else "",
+        "by_line": by_line,
+        "filters": 0,
+    }
+    _finish(draft, stage, data, values, _Lines(window, channels, shape, out))
+
+
+def add_depthwise_planes(stage: Stage, anchor: Operation, group: GroupDraft, planes: DepthwisePlanes) -> None:
+    """Add the function of a stage of planes, images of one channel each, to its group. Raises CannotRender."""
+    weights, data = anchor.uses
+    draft = group.function("depthwise_planes")
+    filters = int(weights.shape[0])
+    values = {"w": draft.tensor(weights.tensor, False), "bias": "", "by_line": True, "filters": filters}
+    images = product((data.shape[0], filters))
+    shape, out = (Shape((images, *sides, 1)) for sides in (planes.extent, planes.out))
+    _finish(draft, stage, data, values, _Lines(planes.window, 1, shape, out))
+
+
+def _finish(draft: FunctionDraft, stage: Stage, data: Use, values: dict[str, Any], images: _Lines) -> None:
+    """Finish the function of images [N, H, W, C] with few channels."""
+    window, channels, shape, (_, lines, width, _) = images.window, images.channels, images.data, images.result
+    most = even_size(lines, LINES) if isinstance(lines, int) and lines > 0 else LINES
+    copy, lanes = _copy(window, most), draft.group.machine.vector_bytes // 4
+    segment = _most_places(copy, channels)
+    segment = even_size(width, segment) if isinstance(width, int) and width > 0 else segment
+    phase = copy.pixels(segment) * channels + lanes
+    values |= {
+        "program": draft.program(stage, "sums[j]"),
+        "x": draft.tensor(data.tensor, False),
         "channels": channels,
         "taps": int(product(window.size)),
         "lanes": lanes,
@@ -92,7 +149,6 @@ def add_depthwise_lines(stage: Stage, anchor: Operation, group: GroupDraft, weig
         "phase": phase,
         "pitch": phase * len(copy.residues),
         "products": _products(window, copy, most, phase, channels),
-        "by_line": by_line,
     }
     draft.finish("ops/depthwise_lines", product((shape[0], ceil_div(lines, most))), values)
 

@@ -31,6 +31,7 @@ from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks, sum_of
 from packager.backends.ccompiler.gemm.planes import PlaneBlocks, find_plane_blocks
 from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
+from packager.backends.ccompiler.ops.depthwise_lines import DepthwisePlanes, add_depthwise_planes, find_planes
 
 # The most elements of a packed band of pixels, 64 KiB of the stack, and its most channels, of half as many pixels.
 PACKED, MOST_CHANNELS = 16384, 512
@@ -42,11 +43,10 @@ STAGED, TURNED = 0.3, 0.4
 
 @dataclass(frozen=True)
 class PlanarConv:
-    """A convolution of planes: its window, its groups, and its blocks; None for those of single pixels."""
+    """A convolution of planes: its groups, and how it is computed; None for those of single pixels."""
 
-    window: Window
     groups: int
-    blocks: PlaneBlocks | None
+    way: PlaneBlocks | DepthwisePlanes | None
 
 
 def find_planar(
@@ -64,7 +64,7 @@ def find_planar(
     planar: dict[int, Operation] = {}  # by the result of the operation that they take the place of
     dropped: set[int] = set()
     for conv in operations:
-        is_planar = conv.name in CONVOLUTIONS and (_is_place(conv) or (_blocks(conv) and not is_winograd(conv)))
+        is_planar = conv.name in CONVOLUTIONS and (_is_place(conv) or (_way(conv) and not is_winograd(conv)))
         chain = _until_permuted(conv, operations, kept) if is_planar else []
         found = _planar(chain, made) if chain else None
         if found:
@@ -122,8 +122,8 @@ def _is_place(conv: Operation) -> bool:
     return fills and isinstance(outer, int) and isinstance(channels, int) and channels <= MOST_CHANNELS
 
 
-def _blocks(conv: Operation) -> PlaneBlocks | None:
-    """Return the blocks of a convolution of float32 with a window; None if it is too large, or of symbolic extents."""
+def _way(conv: Operation) -> PlaneBlocks | DepthwisePlanes | None:
+    """Return how planes are convolved with a window; None if it is too large, of symbolic extents, or slower."""
     extent, out = (spatial(shape, 3)[1:-1] for shape in (conv.uses[0].shape, conv.result.shape))
     weight = conv.uses[1].shape
     if not _is_float(conv) or not all(isinstance(each, int) for each in (*extent, *out, *weight)):
@@ -131,6 +131,8 @@ def _blocks(conv: Operation) -> PlaneBlocks | None:
     if product(weight[1:]) > MOST_CHANNELS:
         return None
     groups = int(conv.attributes.groups)
+    if groups > 1 and {groups, groups * int(weight[-1])} == {int(weight[0])}:
+        return find_planes(_window(conv), extent, out)
     found = find_plane_blocks(_window(conv), int(weight[-1]), extent, out)
     return found if found is not None and _is_faster(found, groups, int(weight[0])) else None
 
@@ -142,7 +144,7 @@ def _is_faster(blocks: PlaneBlocks, groups: int, filters: int) -> bool:
     products, for a pixel of the result.
     """
     if groups > 1 and filters // groups < COLUMNS:
-        return filters > groups
+        return True
     depth, pixels = blocks.channels * int(product(blocks.window.size)), int(product(blocks.out))
     wasted = depth * filters / COLUMNS * (1 / blocks.used - 1) + STAGED * groups * blocks.staged_of_all / pixels
     return wasted < TURNED * (filters + groups * blocks.channels * int(product(blocks.extent)) / pixels)
@@ -158,8 +160,7 @@ def _planar(chain: Sequence[Operation], made: Mapping[int, Operation]) -> list[O
     outer = conv.uses[1].shape[0]
     shape = Shape((conv.result.shape[0], outer, product(conv.result.shape[1:-1])))
     weights = Use(conv.uses[1].tensor, Shape((outer, product(conv.uses[1].shape[1:]))))
-    blocks = None if _is_place(conv) else _blocks(conv)
-    planar = PlanarConv(_window(conv), int(conv.attributes.groups), blocks)
+    planar = PlanarConv(int(conv.attributes.groups), None if _is_place(conv) else _way(conv))
     operation = replace(conv, name=PLANAR_CONV, operands=(weights, data), attributes=planar)
     operations = [replace(operation, result=replace(conv.result, shape=shape))]
     inside = {conv.result.index: operations[0].result}
@@ -203,7 +204,11 @@ def _planes(use: Use, made: Mapping[int, Operation]) -> Use | None:
 
 def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a stage to its group. Raises CannotRender."""
-    if anchor.attributes.blocks is not None:
+    way = anchor.attributes.way
+    if isinstance(way, DepthwisePlanes):
+        add_depthwise_planes(stage, anchor, group, way)
+        return
+    if way is not None:
         _add_windows(stage, anchor, group)
         return
     weights, data = anchor.uses
@@ -244,7 +249,7 @@ def _add_windows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function of a convolution with a window. Raises CannotRender."""
     weights, data = anchor.uses
     planar, kind = anchor.attributes, KINDS["float32"]
-    planes, groups = planar.blocks, planar.groups
+    planes, groups = planar.way, planar.groups
     batch, filters = anchor.result.shape[0], int(anchor.result.shape[1])
     depth, outer = int(weights.shape[1]), filters // groups
     blocks = even_blocks(outer)
