@@ -78,6 +78,47 @@ class Flow(nn.Module):
         return torch.stack([(a * padded[:, :, i : i + height, j : j + width]).mean(1) for i in steps for j in steps], 1)
 
 
+class Update(nn.Module):
+    """An update of RAFT (arXiv:2003.12039): products of all pixels, read around a flow, and two recurrent steps."""
+
+    def __init__(self, width: int = 64, reach: int = 3) -> None:
+        super().__init__()
+        side = 2 * reach + 1
+        self.motion, self.last = nn.Conv2d(2 * side**2, width, 1), nn.Conv2d(width, 2, 3, padding=1)
+        self.gates = nn.ModuleList(
+            nn.Conv2d(width * 5 // 2, width, kernel, padding=padding)
+            for kernel, padding in (((1, 5), (0, 2)), ((5, 1), (2, 0)))
+            for _ in range(3)
+        )
+        steps = torch.arange(-reach, reach + 1.0)
+        self.register_buffer("around", torch.stack(torch.meshgrid(steps, steps, indexing="xy"), -1)[None])
+
+    def forward(
+        self, first: torch.Tensor, second: torch.Tensor, hidden: torch.Tensor, context: torch.Tensor, at: torch.Tensor
+    ) -> torch.Tensor:
+        """Return [n, 2, h, w]; ``at`` is where each pixel went, [n, 2, h, w]."""
+        n, channels, height, width = first.shape
+        products = first.flatten(2).transpose(1, 2) @ second.flatten(2) * channels**-0.5
+        volume, found = products.reshape(-1, 1, height, width), []
+        whole = torch.tensor([2 / (width - 1), 2 / (height - 1)])
+        for level in range(2):
+            places = (at.permute(0, 2, 3, 1).reshape(-1, 1, 1, 2) / 2**level + self.around) * whole - 1
+            read = functional.grid_sample(volume, places.to(volume.dtype), align_corners=True)
+            found.append(read.view(n, height, width, -1).permute(0, 3, 1, 2))
+            volume = functional.avg_pool2d(volume, 2)
+        motion = torch.cat([context, torch.relu(self.motion(torch.cat(found, 1)))], 1)
+        for step in (self.gates[:3], self.gates[3:]):
+            update, reset = (torch.sigmoid(gate(torch.cat([hidden, motion], 1))) for gate in step[:2])
+            new = torch.tanh(step[2](torch.cat([reset * hidden, motion], 1)))
+            hidden = (1 - update) * hidden + update * new
+        return self.last(hidden)
+
+
+def _flow() -> Inputs:
+    images = {name: noise(1, 64, 24, 32) for name in ("first", "second", "hidden")}
+    return images | {"context": noise(1, 32, 24, 32), "at": torch.rand(1, 2, 24, 32) * 20}
+
+
 def _rays() -> Inputs:
     return {"places": torch.rand(64, 32, 3), "steps": torch.rand(64, 32)}
 
@@ -86,4 +127,5 @@ FIELDS = [
     own("siren", "fields", siren, lambda: {"places": torch.rand(1024, 2)}),
     own("nerf", "fields", Nerf, _rays),
     own("pwcnet", "flow", Flow, lambda: {"first": noise(1, 3, 96, 128), "second": noise(1, 3, 96, 128)}),
+    own("raft", "flow", Update, _flow),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -47,6 +49,40 @@ class Sage(nn.Module):
         return self.last(nodes)
 
 
+class SchNet(nn.Module):
+    """SchNet (arXiv:1706.08566): the energy of a molecule by filters of its atoms' distances."""
+
+    def __init__(self, width: int = 64, layers: int = 3) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, width)
+        self.filters = nn.ModuleList(_perceptron(50, width, width) for _ in range(layers))
+        self.enter = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.leave = nn.ModuleList(_perceptron(width, width, width) for _ in range(layers))
+        self.last = _perceptron(width, 32, 1)
+        self.register_buffer("centers", torch.linspace(0, 8, 50))
+
+    def forward(self, atoms: torch.Tensor, places: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+        """Return [1]."""
+        to, of = pairs[0], pairs[1]
+        distances = ((places[to] - places[of]) ** 2).sum(-1).add(1e-6).sqrt()
+        basis = torch.exp(-10 * (distances[:, None] - self.centers) ** 2)
+        near = 0.5 * (torch.cos(distances * math.pi / 8) + 1) * (distances < 8).to(distances.dtype)
+        hidden = self.embed(atoms)
+        for filter_, enter, leave in zip(self.filters, self.enter, self.leave, strict=True):
+            messages = enter(hidden)[of] * filter_(basis) * near[:, None]
+            index = to[:, None].expand_as(messages)
+            hidden = hidden + leave(torch.zeros_like(hidden).scatter_add(0, index, messages))
+        return self.last(hidden).sum(0)
+
+
+def _perceptron(channels: int, width: int, out: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(channels, width), nn.Softplus(), nn.Linear(width, out))
+
+
+def _molecule() -> Inputs:
+    return {"atoms": torch.randint(1, 90, (60,)), "places": noise(60, 3) * 3, "pairs": torch.randint(0, 60, (2, 1200))}
+
+
 def _adjacency() -> Inputs:
     edges = (torch.rand(1, 300, 300) < 0.05).float() + torch.eye(300)
     return {"nodes": noise(1, 300, 200), "adjacency": edges}
@@ -57,4 +93,8 @@ def _edges() -> Inputs:
     return {"nodes": noise(500, 128), "sources": sources, "targets": targets}
 
 
-GRAPHS = [own("gat", "graphs", Attention, _adjacency), own("graphsage", "graphs", Sage, _edges)]
+GRAPHS = [
+    own("gat", "graphs", Attention, _adjacency),
+    own("graphsage", "graphs", Sage, _edges),
+    own("schnet", "graphs", SchNet, _molecule),
+]
