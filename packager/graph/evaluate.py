@@ -105,6 +105,7 @@ OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.squeeze": lambda call, a: reshape_tracked(a, _shape(call)),
     "relax.broadcast_to": lambda call, a: np.broadcast_to(a, _shape(call)),
     "relax.strided_slice": _strided_slice,
+    "relax.concat": lambda call, *arrays: np.concatenate(arrays, int(call.attrs.axis or 0)) if arrays else None,
     "relax.nn.pad": _pad,
     "relax.take": _take,
     "relax.arange": _arange,
@@ -167,7 +168,8 @@ def evaluate_call(call: relax.Call, known: IdentityMap[Any]) -> Array | None:
     shape = call.ty if name == "relax.shape_of" else getattr(call.ty, "shape", None)
     extents = getattr(shape, "values", None)
     static = extents is not None and all(isinstance(extent, tirx.IntImm) for extent in extents)
-    operands = [a for a in call.args if isinstance(a, relax.Var | GenericConst | relax.Call)]
+    given = call.args[0].fields if name == "relax.concat" and isinstance(call.args[0], relax.Tuple) else call.args
+    operands = [a for a in given if isinstance(a, relax.Var | GenericConst | relax.Call)]
     arguments = [array for array in (_evaluate(a, known) for a in operands) if isinstance(array, np.ndarray)]
     if name not in OPERATORS or not static or len(arguments) != len(operands):
         return None
