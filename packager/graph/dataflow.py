@@ -35,8 +35,8 @@ class Dataflow:
         self._results = IdentitySet(variables_of(function.body.body))
 
     def value(self, variable: Any) -> Any:
-        """Return the value bound to a variable; None for parameters and non-variables."""
-        return self.values.get(variable)
+        """Return the value bound to a variable; None for parameters, non-variables and None."""
+        return self.values.get(variable) if isinstance(variable, relax.Var) else None
 
     def call(self, variable: Any, *operators: str) -> Any:
         """Return the call bound to a variable if it is of one of these operators (``matmul``), else None."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, only_last_is_read, operator_of, scalar_of
 from packager.graph.identity import IdentityMap
-from packager.ir.activations import LEAKY_RELU
+from packager.ir.activations import CLIP, LEAKY_RELU
 
 Array = NDArray[np.float64]
 
@@ -34,6 +34,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": _sigmoid,
     "silu": lambda x: x * _sigmoid(x),
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
     "tanh": np.tanh,
 }
 FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -45,7 +47,9 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "minimum": np.minimum,
     "power": np.power,
     "negative": np.negative,
+    "abs": np.abs,
     "exp": np.exp,
+    "log": np.log,
     "tanh": np.tanh,
     "erf": erf,
     "sqrt": np.sqrt,
@@ -60,21 +64,24 @@ VIEWS = ("astype", "reshape")
 LONGEST = 16  # operators; the longest form that exporters write has ten
 
 
-def find_activation(flow: Dataflow, source: Any) -> tuple[str, list[Any]] | None:
-    """Return the activation of ``source``, and the variables that compute it, the result last.
+def find_activations(flow: Dataflow, source: Any) -> list[tuple[str, list[Any]]]:
+    """Return the activations of ``source``, each with the variables that compute it, the result last.
 
-    None if there is none, or ``source`` has other uses.
+    One begins with the one before it, as a ReLU6 with a ReLU. There is none if ``source`` has other uses.
     """
     values: IdentityMap[Array] = IdentityMap([(source, SAMPLES)])
     members: list[Any] = []
+    found = []
     while len(members) < LONGEST and (step := _next(flow, [source, *members], values)) is not None:
         variable, value = step
         values[variable] = value
         members.append(variable)
         name = _name_of(value)
         if name and only_last_is_read(flow, [source, *members]):
-            return name, members
-    return None
+            found.append((name, list(members)))
+            if flow.is_result(variable):
+                break
+    return found
 
 
 def _next(flow: Dataflow, known: Sequence[Any], values: IdentityMap[Array]) -> tuple[Any, Array] | None:
@@ -98,6 +105,9 @@ def _evaluate(value: Any, values: IdentityMap[Array]) -> Array | None:
     if name == "nn.leakyrelu":
         operand = values.get(value.args[0])
         return None if operand is None else np.where(operand > 0, operand, float(value.attrs.alpha) * operand)
+    if name == "nn.softplus" and value.attrs.beta == 1:
+        operand = values.get(value.args[0])
+        return None if operand is None else np.logaddexp(0, operand)
     if name not in FUNCTIONS:
         return None
     operands = [values.get(argument, scalar_of(argument)) for argument in value.args]
@@ -112,7 +122,16 @@ def _name_of(value: Array) -> str | None:
         for name, function in ACTIVATIONS.items():
             if np.allclose(value, function(SAMPLES), rtol=TOLERANCE, atol=TOLERANCE):
                 return name
-    return _leaky_relu(value)
+        return _clip(value) or _leaky_relu(value)
+
+
+def _clip(value: Array) -> str | None:
+    """Return the name of the clip with these values."""
+    low, high = value.min(), value.max()
+    if not low < high or not np.array_equal(value, np.clip(SAMPLES, low, high)):
+        return None
+    bounds = [-np.inf if low == SAMPLES.min() else low, np.inf if high == SAMPLES.max() else high]
+    return None if not np.isfinite(bounds).any() else CLIP + "_".join(f"{_bits(bound):08x}" for bound in bounds)
 
 
 def _leaky_relu(value: Array) -> str | None:
@@ -121,4 +140,8 @@ def _leaky_relu(value: Array) -> str | None:
     slope = np.float32(np.median(value[negative] / SAMPLES[negative]))
     if not 0 < slope < 1 or not np.allclose(value, np.where(negative, slope * SAMPLES, SAMPLES), TOLERANCE, 0):
         return None
-    return f"{LEAKY_RELU}{int(slope.view(np.uint32)):08x}"
+    return f"{LEAKY_RELU}{_bits(slope):08x}"
+
+
+def _bits(number: float | np.floating[Any]) -> int:
+    return int(np.float32(number).view(np.uint32))

@@ -10,7 +10,7 @@ from tvm import relax
 
 from packager.bundle.dtypes import FLOATS, HALVES
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
-from packager.graph.products.activations import find_activation
+from packager.graph.products.activations import find_activations
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def only_reader(flow: Dataflow, variable: Any) -> Any | None:
 def chains(flow: Dataflow, anchor: Any, axis: int = -1) -> Iterator[Chain]:
     """Yield the chains of an anchor, longest first, the anchor alone last; ``axis`` is that of its columns."""
     found = [Chain(anchor, (anchor,), axis=axis)]
-    while (longer := _extend(flow, found[-1])) is not None:
-        found.append(longer)
+    while longer := _extend(flow, found[-1]):
+        found += longer
     yield from reversed([chain for chain in found if _is_end(flow, chain)])
 
 
@@ -64,14 +64,19 @@ def _is_end(flow: Dataflow, chain: Chain) -> bool:
     return not is_cast or str(chain.result.ty.dtype) != "float32"
 
 
-def _extend(flow: Dataflow, chain: Chain) -> Chain | None:
-    """Return the chain with one more step, or None if there is none."""
+def _extend(flow: Dataflow, chain: Chain) -> list[Chain]:
+    """Return the chain with one more step, with each of its activations if that is the step; empty if there is none."""
     result = chain.result
     if flow.is_result(result):
-        return None
-    if not chain.activation and (found := find_activation(flow, result)) is not None:
-        name, members = found
-        return replace(chain, variables=(*chain.variables, *members), activation=name)
+        return []
+    if not chain.activation and (found := find_activations(flow, result)):
+        return [replace(chain, variables=(*chain.variables, *members), activation=name) for name, members in found]
+    longer = _with_reader(flow, chain, result)
+    return [] if longer is None else [longer]
+
+
+def _with_reader(flow: Dataflow, chain: Chain, result: Any) -> Chain | None:
+    """Return the chain with the one call that reads its result; None if that is no part of an epilogue."""
     reader = only_reader(flow, result)
     if reader is None:
         return None

@@ -16,8 +16,9 @@ from tvm import relax
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 from packager.graph.narrow_types import NATIVE
-from packager.graph.products.activations import find_activation
+from packager.graph.products.activations import find_activations
 from packager.graph.products.epilogues import Chained, only_reader
+from packager.ir.activations import CLIP
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -74,9 +75,9 @@ def quantized_chains(flow: Dataflow, anchor: Any) -> Iterator[QuantizedChain]:
     if str(flow.value(anchor).args[0].ty.dtype) not in RANGES:
         return
     found = [QuantizedChain(anchor, (anchor,))]
-    while (longer := _extend(flow, found[-1])) is not None:
-        found.append(longer)
-        if longer.dtype in RANGES:
+    while longer := _extend(flow, found[-1]):
+        found += longer
+        if found[-1].dtype in RANGES:
             break
     yield from (chain for chain in reversed(found) if _is_end(chain))
 
@@ -86,13 +87,19 @@ def _is_end(chain: QuantizedChain) -> bool:
     return chain.dtype in RANGES or not chain.is_rescaled
 
 
-def _extend(flow: Dataflow, chain: QuantizedChain) -> QuantizedChain | None:
-    """Return the chain with one more step, or None if there is none."""
+def _extend(flow: Dataflow, chain: QuantizedChain) -> list[QuantizedChain]:
+    """Return the chain with one more step, with each of its activations if that is the step; empty if there is none."""
     result = chain.result
-    if chain.dtype in FLOATS and not chain.activation and not chain.is_rescaled:
-        found = None if flow.is_result(result) else find_activation(flow, result)
-        if found is not None:
-            return replace(chain, variables=(*chain.variables, *found[1]), activation=found[0])
+    if chain.dtype in FLOATS and not chain.activation and not chain.is_rescaled and not flow.is_result(result):
+        found = [(name, members) for name, members in find_activations(flow, result) if not name.startswith(CLIP)]
+        if found:  # a clip is the range of 8 bits
+            return [replace(chain, variables=(*chain.variables, *members), activation=name) for name, members in found]
+    longer = _with_reader(flow, chain, result)
+    return [] if longer is None else [longer]
+
+
+def _with_reader(flow: Dataflow, chain: QuantizedChain, result: Any) -> QuantizedChain | None:
+    """Return the chain with the one call that reads its result; None if that is no part of an epilogue."""
     reader = only_reader(flow, result)
     if reader is None:
         return None

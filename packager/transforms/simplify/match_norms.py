@@ -109,11 +109,10 @@ def _deviation(flow: Dataflow, operand: Any) -> _Deviation | None:
 
 
 def _variance_plus_epsilon(flow: Dataflow, operand: Any, power: float) -> _Deviation | None:
+    """Match the sum, or the variance alone: torch's newer ONNX exporter leaves out an epsilon of 1e-8."""
     total = flow.call(operand, "add")
-    if total is None:
-        return None
-    for variance, number in permutations(total.args):
-        epsilon = scalar_of(number)
+    sums = [(operand, 0.0)] if total is None else [(one, scalar_of(other)) for one, other in permutations(total.args)]
+    for variance, epsilon in sums:
         if epsilon is None or epsilon < 0:
             continue
         for data, axes, centered in _variances(flow, variance):

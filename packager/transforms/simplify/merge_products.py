@@ -69,7 +69,7 @@ def _is_better_merged(flow: Dataflow, product: Any, others: IdentitySet) -> bool
     if len(chain.variables) == 1:
         return not any(_reads_whole_rows(flow, reader, product) for reader in flow.readers(product))
     reader = only_reader(flow, chain.result)
-    if reader is None or chain.bias is not None or chain.residual is not None or flow.call(reader, "multiply") is None:
+    if chain.bias is not None or chain.residual is not None or flow.call(reader, "multiply") is None:
         return False
     return any(factor in others for factor in flow.value(reader).args)
 

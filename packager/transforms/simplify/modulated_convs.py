@@ -150,9 +150,10 @@ def _normalized(flow: Dataflow, variable: Any) -> tuple[Any, float] | None:
         inverse = flow.call(_seen(flow, scale), "divide")
         root = None if inverse is None or scalar_of(inverse.args[0]) != 1 else flow.call(inverse.args[1], "sqrt")
         inside = flow.call(_seen(flow, scale), "rsqrt") if root is None else root
-        total = None if inside is None else flow.call(_seen(flow, inside.args[0]), "add")
-        epsilon = None if total is None else scalar_of(total.args[1])
-        summed = None if total is None else flow.call(_seen(flow, total.args[0]), "sum")
+        whole = None if inside is None else _seen(flow, inside.args[0])
+        total = flow.call(whole, "add")  # torch's newer ONNX exporter leaves out an epsilon of 1e-8
+        epsilon = 0.0 if total is None else scalar_of(total.args[1])
+        summed = flow.call(whole if total is None else _seen(flow, total.args[0]), "sum")
         squares = None if summed is None else flow.call(summed.args[0], "multiply")
         rank, extents = int(weights.ty.ndim), static_shape_of(scale)
         if summed is None or squares is None or epsilon is None:

@@ -78,6 +78,18 @@ struct ScalarLeakyRelu {
   }
 };
 
+/* Between two bounds, which are given by the bits of floats. */
+template <uint32_t kLow, uint32_t kHigh>
+struct ScalarClip {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const union {
+      uint32_t bits;
+      float value;
+    } low = {kLow}, high = {kHigh};
+    return cutlass::minimum<float, true>{}(cutlass::maximum<float, true>{}(x, low.value), high.value);
+  }
+};
+
 struct ScalarTanh {
   CUTLASS_HOST_DEVICE static float apply(float x) { return tanhf(x); }
 };
@@ -85,10 +97,13 @@ struct ScalarTanhFast {
   CUTLASS_HOST_DEVICE static float apply(float x) { return tanh_approx(x); }
 };
 
-struct ScalarHardswish {
+struct ScalarHardsigmoid {
   CUTLASS_HOST_DEVICE static float apply(float x) {
-    return x * cutlass::minimum<float, true>{}(cutlass::maximum<float, true>{}(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f);
+    return cutlass::minimum<float, true>{}(cutlass::maximum<float, true>{}(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f);
   }
+};
+struct ScalarHardswish {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarHardsigmoid::apply(x); }
 };
 
 struct ScalarSigmoid {
@@ -109,6 +124,20 @@ struct ScalarSiluFast {
 };
 struct ScalarSiluPrecise {
   CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoidPrecise::apply(x); }
+};
+
+/* x tanh(log(1 + e)) with e = exp(x) is x n / (n + 2) with n = e (e + 2), and x itself where e is large. */
+struct ScalarMish {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const float e = exp2_approx(kLog2E * cutlass::minimum<float, true>{}(x, 20.0f)), n = e * (e + 2.0f);
+    return x * n * reciprocal_approx(n + 2.0f);
+  }
+};
+struct ScalarMishPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const float e = expf(cutlass::minimum<float, true>{}(x, 20.0f)), n = e * (e + 2.0f);
+    return x * (n / (n + 2.0f));
+  }
 };
 
 /* x times the normal distribution's cumulative probability. erfc(z) = t * polynomial(t) * exp(-z * z) with
@@ -155,10 +184,14 @@ struct ScalarGeluTanhPrecise {
 // clang-format off
 template <class T> struct relu : Elementwise<ScalarRelu, T> {};
 template <uint32_t kSlope> struct leaky_relu { template <class T> struct of : Elementwise<ScalarLeakyRelu<kSlope>, T> {}; };
+template <uint32_t kLow, uint32_t kHigh> struct clip {
+  template <class T> struct of : Elementwise<ScalarClip<kLow, kHigh>, T> {};
+};
 template <class T> struct tanh : Elementwise<ScalarTanh, T> {};
 template <class T> struct tanh_fast : Elementwise<ScalarTanhFast, T> {};
 template <class T> struct tanh_precise : Elementwise<ScalarTanh, T> {};
 template <class T> struct hardswish : Elementwise<ScalarHardswish, T> {};
+template <class T> struct hardsigmoid : Elementwise<ScalarHardsigmoid, T> {};
 template <class T> struct sigmoid : Elementwise<ScalarSigmoid, T> {};
 template <class T> struct sigmoid_fast : Elementwise<ScalarSigmoidFast, T> {};
 template <class T> struct sigmoid_precise : Elementwise<ScalarSigmoidPrecise, T> {};
@@ -171,6 +204,9 @@ template <class T> struct gelu_precise : Elementwise<ScalarGeluPrecise, T> {};
 template <class T> struct gelu_tanh : Elementwise<ScalarGeluTanh, T> {};
 template <class T> struct gelu_tanh_fast : Elementwise<ScalarGeluTanhFast, T> {};
 template <class T> struct gelu_tanh_precise : Elementwise<ScalarGeluTanhPrecise, T> {};
+template <class T> struct mish : Elementwise<ScalarMish, T> {};
+template <class T> struct mish_fast : Elementwise<ScalarMish, T> {};
+template <class T> struct mish_precise : Elementwise<ScalarMishPrecise, T> {};
 // clang-format on
 
 }  // namespace pk

@@ -61,6 +61,14 @@ FORMS: dict[str, tuple[tuple[str, ...], Normalization]] = {
         ),
         PLAIN,
     ),
+    "no epsilon": (
+        (*CENTERED, "e = R.variance(x, axis=[2, 3], keepdims=True)", *ENDS["divide"]),
+        Normalization((2, 3), 0.0),
+    ),
+    "no epsilon without a mean": (
+        ("q = R.multiply(x, x)", "e = R.mean(q, axis=[3], keepdims=True)", "r = R.rsqrt(e)", "y = R.multiply(x, r)"),
+        Normalization((3,), 0.0, centered=False),
+    ),
     "axes restored by a reshape": (
         (
             "k = R.mean(x, axis=[1])",

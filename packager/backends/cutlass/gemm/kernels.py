@@ -6,6 +6,7 @@ use TMA and warp-group instructions and need 16-byte alignment; ``sm80`` kernels
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.codegen.templates import MARK, render
-from packager.ir.activations import LEAKY_RELU
+from packager.ir.activations import CLIP, LEAKY_RELU
 
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900
@@ -53,6 +54,8 @@ ACTIVATIONS = {
     "sigmoid": True,
     "silu": True,
     "hardswish": False,
+    "hardsigmoid": False,
+    "mish": True,
     "tanh": True,
 }
 IDENTITY = "cutlass::epilogue::thread::Identity"
@@ -147,8 +150,10 @@ def functor(activation: str, result: str, *, fast_math: bool) -> str:
     """
     if activation == "none":
         return IDENTITY
-    if activation.startswith(LEAKY_RELU):
-        return f"pk::leaky_relu<0x{activation.removeprefix(LEAKY_RELU)}u>::of"
+    for kind in (CLIP, LEAKY_RELU):
+        if activation.startswith(kind):
+            parameters = activation.removeprefix(kind).split("_")
+            return f"pk::{kind.rstrip('_')}<{', '.join(f'0x{bits}u' for bits in parameters)}>::of"
     accuracy = ""
     if ACTIVATIONS[activation]:
         accuracy = "_fast" if fast_math else "_precise" if result in ("float32", "tfloat32") else ""
@@ -159,7 +164,7 @@ def form_name(form: str) -> str:
     """Return a functor as a part of a kernel's name."""
     if form == IDENTITY:
         return "none"
-    return form.removeprefix("pk::").replace("<0x", "_").removesuffix("u>::of")
+    return re.sub("<0x|u, 0x", "_", form.removeprefix("pk::")).removesuffix("u>::of")
 
 
 class TiledConfig(KernelConfig):

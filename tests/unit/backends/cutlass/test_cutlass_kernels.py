@@ -24,6 +24,8 @@ from packager.resources import folder
 # Where parameters begin in the constant bank; on sm_90 those that hold tensor maps begin at a multiple of 128.
 PARAMETERS = {("sm90", "sm_90a"): 0x280, ("sm80", "sm_90a"): 0x210, ("sm80", "sm_80"): 0x160}
 
+PARAMETRIZED = ("leaky_relu_3e4ccccd", "leaky_relu_3c23d70a", "clip_00000000_40c00000", "clip_bf800000_7f800000")
+
 
 def configurations() -> Iterator[GemmConfig]:
     """Yield all that the portfolios and the axes make of each type."""
@@ -34,7 +36,7 @@ def configurations() -> Iterator[GemmConfig]:
                 plain = GemmConfig(tile, dtype, out, alignment, b_rows)
                 yield plain
                 yield replace(plain, residual=True)
-                for activation in (*ACTIVATIONS, "leaky_relu_3e4ccccd", "leaky_relu_3c23d70a"):
+                for activation in (*ACTIVATIONS, *PARAMETRIZED):
                     yield replace(plain, activation=activation)
                     yield replace(plain, activation=activation, fast_math=True)
 
@@ -80,8 +82,12 @@ def test_functors_of_activations_exist() -> None:
     asked = {config.form for config in configurations()} - {"cutlass::epilogue::thread::Identity"}
     assert {form.removeprefix("pk::") for form in asked if "<" not in form} == defined
     sloped = {form for form in asked if "<" in form}
-    assert sloped == {"pk::leaky_relu<0x3e4ccccdu>::of", "pk::leaky_relu<0x3c23d70au>::of"}
+    assert sloped == {
+        *("pk::leaky_relu<0x3e4ccccdu>::of", "pk::leaky_relu<0x3c23d70au>::of"),
+        *("pk::clip<0x00000000u, 0x40c00000u>::of", "pk::clip<0xbf800000u, 0x7f800000u>::of"),
+    }
     assert "template <uint32_t kSlope> struct leaky_relu {" in header
+    assert "template <uint32_t kLow, uint32_t kHigh> struct clip {" in header
 
 
 def test_constants_are_those_of_the_header() -> None:

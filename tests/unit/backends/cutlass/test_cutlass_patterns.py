@@ -62,6 +62,14 @@ GELU = {
     "relu": "y = Relu(a)",
     "tanh alone": "y = Tanh(a)",
     "leaky relu": "y = LeakyRelu <alpha = 0.2> (a)",
+    "relu6": "y = Clip(a, zero, six)",
+    "relu6 of two": "r = Relu(a) y = Min(r, six)",
+    "relu6 by hand": "m = Min(a, six) y = Relu(m)",
+    "hard tanh": "y = Clip(a, negative, one)",
+    "upper bound": "y = Min(a, six)",
+    "hard sigmoid": "y = HardSigmoid <alpha = 0.16666667, beta = 0.5> (a)",
+    "hard sigmoid by hand": "t = Add(a, three) c = Clip(t, zero, six) y = Div(c, six)",
+    "mish": "e = Softplus(a) t = Tanh(e) y = Mul(a, t)",
 }
 SCALARS = {
     "sqrt2": math.sqrt(2),
@@ -69,6 +77,9 @@ SCALARS = {
     "one": 1.0,
     "half": 0.5,
     "three": 3.0,
+    "zero": 0.0,
+    "six": 6.0,
+    "negative": -1.0,
     "k": 0.044715,
     "s": math.sqrt(2 / math.pi),
 }
@@ -90,7 +101,7 @@ def test_an_activation_is_taken_in_whatever_form(tmp_path: Path, form: str, prec
     ((name, ops),) = taken(tmp_path, text, tensors, precision=precision, dims={"n": (1, 8)})
     assert name == "cutlass.dense"
     assert ops[0] == "matmul"
-    assert len(ops) >= 3
+    assert len(ops) >= (4 if form.startswith("relu6") else 3)
 
 
 def test_what_is_no_activation_stays(tmp_path: Path) -> None:
@@ -100,6 +111,23 @@ def test_what_is_no_activation_stays(tmp_path: Path) -> None:
     )
     ((name, ops),) = taken(tmp_path, text, weights(w=(32, 64), b=(64,)), precision=None)
     assert (name, ops) == ("cutlass.dense", ["matmul", "add"])
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("c = Clip(a, zero, six) y = Mul(c, three)", "minimum"),  # which is no activation of its own
+        ("r = Relu(a) t = Sin(r) c = Min(r, six) y = Add(c, t)", "nn.relu"),  # others read the ReLU as well
+        ("m = Max(a, six) c = Min(m, zero) y = Neg(c)", "maximum"),  # what remains is a constant
+    ],
+)
+def test_the_longest_activation_is_taken(tmp_path: Path, text: str, last: str) -> None:
+    whole = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[4,32] x) => (float[4,64] y)'
+        f" {{ p = MatMul(x, w) a = Add(p, b) {text} }}"
+    )
+    ((name, ops),) = taken(tmp_path, whole, weights(w=(32, 64), b=(64,)) + scalars(text), precision=None)
+    assert (name, ops[-1]) == ("cutlass.dense", last)
 
 
 def test_a_value_that_is_used_elsewhere_ends_a_chain(tmp_path: Path) -> None:
