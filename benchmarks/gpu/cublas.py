@@ -178,7 +178,7 @@ def times(model: str, names: list[str], paths: dict[str, Path], folder: Path) ->
     bundles = [packager.load(paths[name]) for name in names]
     for name, bundle in zip(names, bundles, strict=True):
         if (folder / f"{name}.npz").exists():
-            found["error"] = checked(bundle, folder / f"{name}.npz")
+            found.setdefault("errors", {})[name] = checked(bundle, folder / f"{name}.npz")
         given = given or device_inputs(bundle)
         for label, selection in selections(bundle).items():
             session = bundle.session(graph="on", selection=selection)

@@ -27,7 +27,7 @@ import packager
 from benchmarks.gpu.cublas_torch import device_outputs, in_turns
 from benchmarks.gpu.quantized_weights import BYTES, Packed, pack_weights, round_weights
 from benchmarks.gpu.torch_models import captured
-from benchmarks.harness.gpu import header, matches, two_commands, worse
+from benchmarks.harness.gpu import header, matches, obey, two_commands, worse
 
 CHECKED = 24
 TARGETS = ("cutlass -candidates=1",)
@@ -286,12 +286,7 @@ def run(folder: Path, output: Path, only: str) -> None:
 def main() -> int:
     """Build or run."""
     parser, _, _ = two_commands(__doc__, "gpu_decoder", "llama*")
-    given = parser.parse_args()
-    if given.command == "build":
-        build(given.output, given.arch, given.only)
-    else:
-        run(given.folder, given.output, given.only)
-    return 0
+    return obey(parser, build, run)
 
 
 if __name__ == "__main__":
