@@ -157,3 +157,30 @@ def test_data_movement(aarch64_host: Command, tmp_path: Path) -> None:
     assert all(f"ccompiler.{name}" in taken for name in ("transpose", "pad", "slice", "concat"))
     for count in (1, 3):
         check_host(aarch64_host, bundle, moves, count, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("filters", "attributes", "taken"),
+    [
+        ((24, 2, 3, 3), "pads=[1,1,1,1], strides=[2,2]", "planar_conv"),
+        ((8, 1, 3, 3), "pads=[1,1,1,1], group=2", "planar_conv"),
+        ((2, 1, 3, 3), "pads=[1,1,1,1], group=2", "depthwise_planes"),
+    ],
+)
+def test_convolutions_of_planes(
+    filters: tuple[int, ...], attributes: str, taken: str, aarch64_host: Command, tmp_path: Path
+) -> None:
+    """With strides, with several filters for each channel, and depthwise."""
+    shape = ",".join(map(str, filters))
+    text = f"""<ir_version: 10, opset_import: ["" : 19]> g (float[n,2,22,48] x, float[{shape}] w) => (float[n,k] y) {{
+      c = Conv<{attributes}>(x, w) y = Flatten(c) }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.input.pop()
+    weights = np.random.default_rng(3).standard_normal(filters).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "planes.onnx")
+    planes = Model("planes", tmp_path / "planes.onnx", "x", "y", (2, 22, 48))
+    bundle = packager.build(planes.path, tmp_path / "planes.so", targets=[TARGET, "ccompiler"], dims={"n": (1, 4)})
+    assert any(part.symbol.endswith(taken) for _, part in packager.inspect(bundle).manifest.primitives())
+    for count in (1, 3):
+        check_host(aarch64_host, bundle, planes, count, tmp_path)
