@@ -28,6 +28,7 @@ torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
 pytestmark = pytest.mark.slow
+torch.backends.mha.set_fastpath_enabled(False)  # an operator of its own, which torch's older ONNX exporter refuses
 
 BATCH, ROWS, HEADS, DEPTH = 2, 16, 4, 32
 WIDTH = HEADS * DEPTH
@@ -80,6 +81,20 @@ class Fused(nn.Module):
     def forward(self, x: Any) -> Any:
         q, k, v = (part.transpose(1, 2) for part in self.split(self.qkv(x)))
         return self.o(self.core(q, k, v).transpose(1, 2).reshape(x.shape))
+
+
+class MultiHead(nn.Module):
+    """Torch's own: sequence first inside, queries, keys and values in one matrix; ``turned``: outside, too."""
+
+    def __init__(self, weights: bool = False, turned: bool = False, mask: Any = None) -> None:
+        super().__init__()
+        self.weights, self.turned, self.mask = weights, turned, mask
+        self.inner = nn.MultiheadAttention(WIDTH, HEADS, batch_first=not turned)
+
+    def forward(self, x: Any, padding: Any = None) -> Any:
+        x = x.transpose(0, 1) if self.turned else x
+        x = self.inner(x, x, x, padding, need_weights=self.weights, attn_mask=self.mask)[0]
+        return x.transpose(0, 1) if self.turned else x
 
 
 class Relative(nn.Module):
@@ -190,6 +205,11 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "one head of keys": (Attention(lambda q, k, v: softmax(scores(q, k), v), kv_heads=1), ()),
     "three axes": (Attention(in_three_axes), ()),
     "rotary": (Attention(lambda q, k, v: attend(rotated(q), rotated(k), v, is_causal=True)), ()),
+    "multihead": (MultiHead(), ()),
+    "multihead causal": (MultiHead(mask=CAUSAL), ()),
+    "multihead padding": (MultiHead(), (~PADDING[:, 0, 0],)),
+    "multihead with weights": (MultiHead(weights=True), ()),
+    "multihead sequence first": (MultiHead(turned=True), ()),
     "relative positions": (Relative(), ()),
     "windows": (Windows(), ()),
     "split": (Fused(lambda x: (p.view(BATCH, ROWS, HEADS, DEPTH) for p in x.split(WIDTH, -1)), attend), ()),
@@ -273,7 +293,8 @@ KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
         {"attention": 1, "dense": 4},
         ("rotary", "sdpa groups", "one head of keys", "one head repeated", "interleaved groups"),
     ),
-    ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads")),
+    ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads", "multihead", "multihead causal")),
+    ({"attention": 1, "dense": 2}, ("multihead padding", "multihead with weights", "multihead sequence first")),
     ({"attention": 2, "dense": 2}, ("sdpa two layers",)),
     ({"conv2d": 1}, ("conv bn relu", "conv bias bn silu", "depthwise bn", "bn relu conv")),
     ({"conv2d": 1}, ("group norm silu conv", "conv group norm", "transposed conv bn", "conv1d bn")),
