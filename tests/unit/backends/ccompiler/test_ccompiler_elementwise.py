@@ -177,6 +177,28 @@ def test_functions_that_bound_their_argument(tmp_path: Path) -> None:
         assert name not in ("sigmoid", "tanh", "erf") or np.abs(got[finite]).max() == 1
 
 
+@pytest.mark.parametrize("march", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_exponential_functions_alone(march: str, tmp_path: Path) -> None:
+    """Which have tables: over all floats, within a unit, of lengths that vectors do not divide."""
+    size = np.arange(1, 0x7F800000, 40961, dtype=np.uint32).view("f4")
+    near = np.linspace(-110, 110, 100001, dtype=np.float32)
+    x = np.concatenate([size, -size, near, np.array([*SPECIAL, 1.5], "f4")])
+    n = tirx.Var("n", "int64")
+    run = Runner(partition([variable("x", (n,))], lambda e, x: e(op.exp(x))), tmp_path, f"ccompiler -march={march}")
+    for length in (len(x), 4097, 13, 5, 1):
+        part = x[-length:]
+        got = run(part)
+        with np.errstate(all="ignore"):
+            wanted = np.exp(part.astype("f8"))
+            rounded = wanted.astype("f4")
+        finite = np.isfinite(rounded)
+        np.testing.assert_array_equal(got[~finite], rounded[~finite])
+        least = np.float32(2.0**-126)
+        units = np.abs(got[finite] - wanted[finite]) / np.spacing(np.maximum(rounded[finite], least))
+        most = 2 if march == "x86-64-v2" else 1  # which has no FMA
+        assert units.max() < most, part[finite][units.argmax()]
+
+
 def test_powers(tmp_path: Path) -> None:
     """By any exponent within 2 units; of zero, infinity, NaN, one and negative numbers as C has them."""
     rng, special = np.random.default_rng(2), np.array([*SPECIAL, 2.0, -3.0, 1e-42, -1e-42, 16777217.0, 2.5], "f4")
