@@ -17,7 +17,7 @@ from tvm import relax
 
 from packager.graph.dataflow import bindings_of, operator_of, same, scalar_of, shape_of, slice_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import map_bindings, map_operands
+from packager.graph.rewrite import map_bindings
 
 TURN = [1, 0, 2]  # [batch, rows, width] and [rows, batch, width]
 KEYS = [1, 2, 0]  # [rows, batch * heads, depth] to [batch * heads, depth, rows]
@@ -185,16 +185,19 @@ class _Turned:
         operands = [argument for argument in call.args if not isinstance(argument, relax.Tuple | relax.ShapeExpr)]
         known = self.turned if any(each in self.turned for each in operands) else self.flat
         rank = 3 if known is self.turned else 2
-        for place, operand in enumerate(operands):
-            if operand in known:
-                continue
-            extents = shape_of(operand) or ()
-            is_matrix = name == "matmul" and place == 1 and len(extents) == 2
-            if not is_matrix and (operand in self.turned or not _is_of_all_rows(operand, extents)):
+        if name == "matmul":  # its rows are those of the first operand; the matrix is as it is
+            if operands[0] not in known or len(shape_of(operands[1]) or ()) != 2:
                 return None
-        if not any(operand in known for operand in operands) or len(shape_of(variable) or ()) != rank:
+            operands = operands[:1]
+        for operand in operands:
+            if operand not in known and (
+                operand in self.turned or not _is_of_all_rows(operand, shape_of(operand) or ())
+            ):
+                return None
+        extents = [shape_of(known[operand]) or () for operand in operands if operand in known]
+        if known is self.flat and not all(same(each[:2], extents[0][:2]) for each in extents):
             return None
-        if name == "matmul" and operands[0] not in known:
+        if not extents or len(shape_of(variable) or ()) != rank:
             return None
         if name in _NORMS and [int(axis) for axis in call.attrs.axes] not in ([-1], [2]):
             return None
@@ -205,7 +208,9 @@ class _Turned:
             begin, end = slices[-1].start, slices[-1].stop
             first = bind(relax.op.strided_slice(known[operands[0]], [2], [begin], [end]))
         else:
-            first = bind(map_operands(call, lambda operand: known.get(operand, operand)))
+            rows = IdentityMap((operand, known[operand]) for operand in operands if operand in known)
+            changed = [rows.get(argument, argument) for argument in call.args[: len(operands)]]
+            first = bind(relax.Call(call.op, [*changed, *call.args[len(operands) :]], call.attrs, call.ty_args))
         return self._again(variable, first, bind)
 
 

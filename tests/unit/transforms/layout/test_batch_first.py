@@ -161,14 +161,46 @@ def halves_as_heads(emit: Any, x: Any, _matrices: Any) -> Any:
     return emit(R.reshape(emit(R.permute_dims(split, [1, 0, 2])), (BATCH, 2 * ROWS, WIDTH // 2)))
 
 
-OTHERS = [whole_sequences, another_for_each_row, a_slice_of_rows, halves_as_heads]
+def two_transposed_factors(emit: Any, x: Any, _matrices: Any) -> Any:
+    """A product for each row: the second operand is no matrix of all rows."""
+    turned = emit(R.permute_dims(x, [1, 0, 2]))
+    other = emit(R.permute_dims(emit(R.reshape(x, (WIDTH, ROWS, BATCH))), [1, 0, 2]))
+    return emit(R.permute_dims(emit(R.matmul(turned, other)), [1, 0, 2]))
+
+
+def a_matrix_of_rows(emit: Any, x: Any, matrices: Any) -> Any:
+    """The matrix of a product is rows in another order, too."""
+    wide = emit(R.matmul(emit(R.reshape(emit(R.permute_dims(x, [1, 0, 2])), (ROWS * BATCH, WIDTH))), matrices[2]))
+    square = emit(R.matmul(wide, emit(R.permute_dims(wide, [1, 0]))))
+    flat = emit(R.reshape(emit(R.permute_dims(x, [1, 0, 2])), (ROWS * BATCH, WIDTH)))
+    product = emit(R.reshape(emit(R.matmul(square, flat)), (ROWS, BATCH, WIDTH)))
+    return emit(R.permute_dims(emit(R.add(product, emit(R.permute_dims(x, [1, 0, 2])))), [1, 0, 2]))
+
+
+def a_square_of_rows(emit: Any, x: Any, _matrices: Any) -> Any:
+    """Both operands are the same rows: [10, 10] of [batch, 5, 10 / batch] would not be."""
+    part = emit(R.strided_slice(x, [2], [0], [ROWS * BATCH]))
+    flat = emit(R.reshape(emit(R.permute_dims(part, [1, 0, 2])), (ROWS * BATCH, ROWS * BATCH)))
+    product = emit(R.reshape(emit(R.matmul(flat, flat)), (ROWS, BATCH, ROWS * BATCH)))
+    return emit(R.permute_dims(product, [1, 0, 2]))
+
+
+OTHERS = [
+    two_transposed_factors,
+    a_matrix_of_rows,
+    a_square_of_rows,
+    whole_sequences,
+    another_for_each_row,
+    a_slice_of_rows,
+    halves_as_heads,
+]
 
 
 @pytest.mark.parametrize("change", OTHERS)
 def test_others_compute_the_same(change: Callable[..., Any]) -> None:
     module = layer(change)
     given = arguments()
-    np.testing.assert_array_equal(compute(changed(module), given)[0], compute(module, given)[0])
+    np.testing.assert_allclose(compute(changed(module), given)[0], compute(module, given)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
