@@ -185,7 +185,16 @@ def a_square_of_rows(emit: Any, x: Any, _matrices: Any) -> Any:
     return emit(R.permute_dims(product, [1, 0, 2]))
 
 
+def rows_of_two_sizes(emit: Any, x: Any, _matrices: Any) -> Any:
+    """[10, 12] of 5 rows and 2 batches, and of 10 rows and one batch."""
+    flat = emit(R.reshape(emit(R.permute_dims(x, [1, 0, 2])), (ROWS * BATCH, WIDTH)))
+    other = emit(R.permute_dims(emit(R.reshape(x, (1, ROWS * BATCH, WIDTH))), [1, 0, 2]))
+    both = emit(R.add(flat, emit(R.reshape(other, (ROWS * BATCH, WIDTH)))))
+    return emit(R.permute_dims(emit(R.reshape(both, (ROWS, BATCH, WIDTH))), [1, 0, 2]))
+
+
 OTHERS = [
+    rows_of_two_sizes,
     two_transposed_factors,
     a_matrix_of_rows,
     a_square_of_rows,
