@@ -106,7 +106,8 @@ class _Lines:
 
     def _print(self, event: Event, now: float) -> None:
         self._last = now
-        print(f"[{now:5.1f} s] {event}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"[{now:5.1f} s] {event}\n")  # in one piece: compilers and nodes of a cluster write there too
+        sys.stderr.flush()
 
     def close(self) -> None:
         """Show nothing that still waits."""

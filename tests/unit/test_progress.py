@@ -7,6 +7,8 @@ import json
 import re
 import signal
 import time
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -168,16 +170,17 @@ def test_short_commands_show_no_stage(capfd: pytest.CaptureFixture[str]) -> None
     assert re.fullmatch(r"\[ *\d+\.\d s\] note: left out\n", capfd.readouterr().err)
 
 
-def test_long_commands_show_the_stage_that_they_are_at(capfd: pytest.CaptureFixture[str]) -> None:
-    with shown_progress(after=0.05) as show:
+def test_long_commands_show_the_stage_that_they_are_at() -> None:
+    with redirect_stderr(StringIO()) as errors, shown_progress(after=0.05) as show:
         show(Event("hashing"))
         show(Event("reading the code"))
-        shown = ""
-        while not shown:
-            shown = capfd.readouterr().err
+        while not errors.getvalue():  # a timer's thread writes it
+            time.sleep(0.01)
         show(Event("running 1 golden pairs"))
-    lines = (shown + capfd.readouterr().err).splitlines()
-    assert [line.partition("] ")[2] for line in lines] == ["reading the code", "running 1 golden pairs"]
+    assert [line.partition("] ")[2] for line in errors.getvalue().splitlines()] == [
+        "reading the code",
+        "running 1 golden pairs",
+    ]
 
 
 def test_an_interrupted_command_goes_no_further_but_may_say_why(
