@@ -339,7 +339,7 @@ def wanted(name: str, path: Path | None = None) -> Any:
         return module(*inputs).numpy()
 
 
-@pytest.mark.sampled(4, every_value=False)
+@pytest.mark.sampled(8, every_value=False)
 @pytest.mark.parametrize("name", FORMS)
 def test_all_fronts_make_the_same_of_a_form(tmp_path: Path, name: str) -> None:
     calls = []
@@ -354,7 +354,7 @@ def test_all_fronts_make_the_same_of_a_form(tmp_path: Path, name: str) -> None:
     assert len(set(calls)) == 1, calls
 
 
-@pytest.mark.sampled(4, every_value=False)
+@pytest.mark.sampled(8, every_value=False)
 @pytest.mark.parametrize("name", FORMS)
 def test_the_one_form_computes_the_same(tmp_path: Path, name: str) -> None:
     """What a GPU's module computes before it is placed, in float32."""
@@ -379,7 +379,7 @@ def test_a_number_that_has_a_weight_is_no_mask(tmp_path: Path, fill: float) -> N
     assert any(operator_of(binding.value) == "where" for binding in bindings_of(model.module["main"]))
 
 
-@pytest.mark.sampled(6, every_value=False)
+@pytest.mark.sampled(12, every_value=False)
 @pytest.mark.parametrize("name", FORMS)
 def test_cpu_bundles_compute_what_torch_does(tmp_path: Path, name: str) -> None:
     for front in FRONTS:
