@@ -270,11 +270,8 @@ def in_process(path: Path, module: str = "benchmarks.gpu.cublas", step: str = "c
 
 def main() -> int:
     """Build, run, or time a first session."""
-    if sys.argv[1:2] == ["cold"]:
-        print(json.dumps(cold(Path(sys.argv[2]))))
-        return 0
     parser, _, _ = two_commands(__doc__, "gpu_cublas", "mlp*")
-    return obey(parser, build, run)
+    return obey(parser, build, run, cold=cold)
 
 
 if __name__ == "__main__":

@@ -279,11 +279,8 @@ def run(folder: Path, output: Path, only: str) -> None:
 
 def main() -> int:
     """Build, run, or run without the library."""
-    if sys.argv[1:2] == ["missing"]:
-        print(json.dumps(missing(Path(sys.argv[2]))))
-        return 0
     parser, _, _ = two_commands(__doc__, "library_calls", "bert,groups")
-    return obey(parser, build, run)
+    return obey(parser, build, run, missing=missing)
 
 
 if __name__ == "__main__":

@@ -43,8 +43,19 @@ def two_commands(
     return parser, builder, runner
 
 
-def obey(parser: argparse.ArgumentParser, build: Callable[..., None], run: Callable[..., None]) -> int:
-    """Do what the command line of ``two_commands`` with an example says."""
+def obey(
+    parser: argparse.ArgumentParser,
+    build: Callable[..., None],
+    run: Callable[..., None],
+    **steps: Callable[[Path], Any],
+) -> int:
+    """Do what the command line of ``two_commands`` with an example says.
+
+    ``steps`` are of a bundle, done in processes of their own: ``STEP BUNDLE`` prints what it finds as JSON.
+    """
+    if sys.argv[1:2] and (step := steps.get(sys.argv[1])) is not None:
+        print(json.dumps(step(Path(sys.argv[2]))))
+        return 0
     arguments = parser.parse_args()
     if arguments.command == "build":
         build(arguments.output, arguments.arch, arguments.only)

@@ -11,6 +11,7 @@ from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, same, shape_of
 from packager.graph.products.conv2d import read_geometry
 from packager.graph.products.epilogues import Chain
+from packager.graph.products.matmul import bias_fits
 from packager.graph.products.quantized import FLOAT8, RANGES, QuantizedChain
 
 DEPTH = 16
@@ -30,11 +31,6 @@ def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CublasOptions
     group = {"int8": "int8", FLOAT8: "float8"}.get(dtype)
     if group not in options.operators or str(weight.ty.dtype) != dtype or not flow.is_constant(weight):
         return None
-    fits = _is_sum(chain) if dtype == "int8" else _is_scaled(flow, chain, options)
-    size = _size(flow, chain) if fits else None
-    if size is None or size[1] % COLUMNS[dtype] or size[2] % DEPTH:
-        return None
-    rows, columns, depth, layout = size
     plain = Chain(
         chain.anchor,
         chain.variables,
@@ -43,6 +39,11 @@ def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CublasOptions
         residual=chain.residual,
         activation=chain.activation,
     )
+    fits = _is_sum(chain) if dtype == "int8" else _is_scaled(flow, chain, plain, options)
+    size = _size(flow, chain) if fits else None
+    if size is None or size[1] % COLUMNS[dtype] or size[2] % DEPTH:
+        return None
+    rows, columns, depth, layout = size
     sizes = ((), rows, columns, depth)
     return CublasProblem(data, weight, plain, dtype, chain.dtype, *sizes, layout, chain.gain)
 
@@ -51,7 +52,7 @@ def _is_sum(chain: QuantizedChain) -> bool:
     return chain.dtype == "int32" and chain.offset == 0 and chain.offset_row is None
 
 
-def _is_scaled(flow: Dataflow, chain: QuantizedChain, options: CublasOptions) -> bool:
+def _is_scaled(flow: Dataflow, chain: QuantizedChain, plain: Chain, options: CublasOptions) -> bool:
     """Return whether the library computes what follows a product of e4m3, as exactly as its result is."""
     out = chain.dtype
     if str(chain.anchor.ty.dtype) not in FLOATS or out not in (*FLOATS, FLOAT8) or chain.bias or chain.is_rounded:
@@ -62,18 +63,17 @@ def _is_scaled(flow: Dataflow, chain: QuantizedChain, options: CublasOptions) ->
     if is_rough and (out == "float32" or not (options.gelu_tanh or chain.activation == "gelu_tanh")):
         return False
     # Of float32 results the library would round a bias to bfloat16.
-    if chain.bias_row is not None and (out == "float32" or not _fits_row(flow, chain, out)):
+    if plain.bias is not None and (out == "float32" or not _is_row(plain) or not bias_fits(flow, plain, out)):
         return False
     if chain.residual is not None and (out == FLOAT8 or str(chain.residual.ty.dtype) != out):
         return False
     return out != FLOAT8 or _saturates(chain)
 
 
-def _fits_row(flow: Dataflow, chain: QuantizedChain, out: str) -> bool:
-    """Return whether a bias has an element for each column, and the type of the result or can be converted."""
-    extents, wanted = shape_of(chain.bias_row), shape_of(chain.result)
-    whole = bool(extents) and bool(wanted) and same(extents[-1], wanted[-1])  # type: ignore[index]
-    return whole and (str(chain.bias_row.ty.dtype) == out or flow.is_constant(chain.bias_row))
+def _is_row(chain: Chain) -> bool:
+    """Return whether a bias has an element for each column, not one for all."""
+    extents, wanted = shape_of(chain.bias), shape_of(chain.result)
+    return bool(extents and wanted and same(extents[-1], wanted[-1]))
 
 
 def _saturates(chain: QuantizedChain) -> bool:
