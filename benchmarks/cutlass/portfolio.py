@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.gpu import decoder
-from benchmarks.gpu.zoo import BATCHES, module_of
+from benchmarks.gpu.zoo import BATCHES, ENTRIES, module_of
 from benchmarks.zoo.models import export
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm
@@ -55,7 +55,7 @@ def models(choosing: bool, folder: Path) -> Iterator[tuple[str, Path, dict[str, 
     for model, batches in BATCHES.items():
         for batch in batches if (model in CHOOSING) == choosing else ():
             path = folder / f"{model}-{batch}.onnx"
-            export(*module_of(model, batch), path)
+            export(*module_of(ENTRIES[model], batch), path)
             yield path.stem, path, {}
             path.unlink()
     for case in decoder.CASES:

@@ -59,7 +59,13 @@ def torch_graph(name: str, given: Mapping[str, Any]) -> Callable[[], Any] | None
 
 
 def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Return the least and median microseconds of a run; each is run for 2 ms at a time, in turns."""
+    """Return the least and median microseconds of a run, as ``turns_of`` measures it."""
+    found = turns_of(runs)
+    return {name: {"least": round(min(t), 2), "median": round(float(np.median(t)), 2)} for name, t in found.items()}
+
+
+def turns_of(runs: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Return the microseconds of a run in each turn; each is run for 2 ms at a time, in turns."""
 
     def timed(call: Callable[[], Any], repeats: int) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -78,4 +84,4 @@ def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     for turn in range(TURNS):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             times[name].append(timed(runs[name], repeats[name]) * 1e3)
-    return {name: {"least": round(min(t), 2), "median": round(float(np.median(t)), 2)} for name, t in times.items()}
+    return times

@@ -73,19 +73,19 @@ def cases(only: str) -> Iterator[tuple[str, int, str]]:
                     yield model, batch, targets
 
 
-def module_of(model: str, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+def module_of(entry: Entry, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """Return a model and inputs of so many times its own batch, always the same."""
-    module, single = instance(ENTRIES[model])
+    module, single = instance(entry)
     repeat_weights(module)
     torch.manual_seed(SEED)
-    several = [single, *(ENTRIES[model].inputs() for _ in range(batch - 1))]
+    several = [single, *(entry.inputs() for _ in range(batch - 1))]
     settle_norms(module.eval(), single)
     return module, {name: torch.cat([one[name] for one in several]) for name in single}
 
 
 def build_one(model: str, batch: int, targets: str, folder: Path, arch: str, home: str, jobs: int) -> None:
     """Build a bundle, and write how long it took."""
-    module, inputs = module_of(model, batch)
+    module, inputs = module_of(ENTRIES[model], batch)
     path = folder / f"{model}-{batch}-{targets}.onnx"
     export(module, inputs, path)
     start = time.perf_counter()
@@ -140,9 +140,11 @@ def without_true_masks(module: nn.Module, inputs: dict[str, torch.Tensor]) -> It
         yield
 
 
-def torch_runs(module: nn.Module, inputs: dict[str, torch.Tensor], *, compiled: bool) -> dict[str, Callable[[], Any]]:
-    """Return the ways to run a model in torch that work, all under CUDA graphs."""
-    half, given = given_to(module, inputs, torch.float16)
+def torch_runs(
+    module: nn.Module, inputs: dict[str, torch.Tensor], dtype: torch.dtype = torch.float16, *, compiled: bool
+) -> dict[str, Callable[[], Any]]:
+    """Return the ways to run a model in torch that work, all under CUDA graphs, floats in a precision."""
+    half, given = given_to(module, inputs, dtype)
     attention_of_torch(half)
     ways: dict[str, Callable[[], Any]] = {"torch": lambda: half(*given)}
     if any(tensor.ndim == 4 for tensor in given):
@@ -177,7 +179,7 @@ def slowest(bundle: Any, inputs: dict[str, Any]) -> list[tuple[str, float]]:
 
 def measure(model: str, batch: int, paths: dict[str, Path], *, compiled: bool, profiled: bool) -> dict[str, Any]:
     """Return errors and times of a model's bundles and of torch."""
-    module, inputs = module_of(model, batch)
+    module, inputs = module_of(ENTRIES[model], batch)
     found: dict[str, Any] = {"errors": {}}
     if "trial" in paths:
         start = time.perf_counter()

@@ -9,6 +9,7 @@ its seconds are kept. A model is measured on cores of its own, one thread of eac
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -37,16 +38,25 @@ T = TypeVar("T")
 
 def core_groups(size: int = CORES) -> tuple[list[Cores], list[Cores]]:
     """Return the CPUs of this machine in groups, and those of them in groups that share no core with another."""
-    cpus = sorted(os.sched_getaffinity(0))
+    return _groups(sorted(os.sched_getaffinity(0)), size), _groups([core[0] for core in _cores()], size)
+
+
+def whole_cores(size: int) -> list[Cores]:
+    """Return the CPUs of this machine in groups of ``size`` cores, each with all its CPUs."""
+    return [tuple(itertools.chain.from_iterable(group)) for group in _groups(_cores(), size)]
+
+
+def _cores() -> list[Cores]:
+    """Return the CPUs of each core."""
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    first: dict[str, int] = {}
-    for cpu in cpus:
-        first.setdefault(Path(topology.format(cpu)).read_text(), cpu)
-    return _groups(cpus, size), _groups([*first.values()], size)
+    found: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        found.setdefault(Path(topology.format(cpu)).read_text(), []).append(cpu)
+    return [tuple(cpus) for cpus in found.values()]
 
 
-def _groups(cpus: Sequence[int], size: int) -> list[Cores]:
-    return [tuple(cpus[start : start + size]) for start in range(0, len(cpus) - size + 1, size)]
+def _groups(items: Sequence[T], size: int) -> list[tuple[T, ...]]:
+    return [tuple(items[start : start + size]) for start in range(0, len(items) - size + 1, size)]
 
 
 def _keep_to(groups: Queue[Cores]) -> None:

@@ -1,10 +1,12 @@
 """Placement by measurement: what a trial finds, beside the greedy placement and each backend alone.
 
     python -m benchmarks.zoo.placement --threads 1
+    python -m benchmarks.zoo.placement --limit 480      as many models as that many seconds are enough for
 
 For each model: a trial is built and measured (``packager tune``), the model is built again with the records, and as a
-greedy bundle, and with each backend alone. Then all of these run in turns in one process. A model has cores of its own,
-as in ``benchmarks.zoo.many_cores``. Models are those of the zoo, and of ``benchmarks.cpu`` by their names.
+greedy bundle, and with each backend alone. Then all of these run in turns in one process. Several models are in work at
+once, each with cores of its own; what has ended is written. Models are those of ``benchmarks.cpu``, and then of the
+zoo, those first that are built fast.
 
 Where nothing was changed, the placed bundle is the greedy one: its ratio is the noise of the machine, and no result.
 """
@@ -12,6 +14,7 @@ Where nothing was changed, the placed bundle is the greedy one: its ratio is the
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import sys
@@ -24,9 +27,9 @@ import numpy as np
 
 import packager
 from benchmarks.cpu import models as cpu_models
-from benchmarks.harness.measure import Report, Threshold, add_turns, finish, make_parser, versions, write
+from benchmarks.harness.measure import RESULTS, Report, Threshold, add_turns, finish, make_parser, versions, write
 from benchmarks.harness.turns import Model
-from benchmarks.zoo.many_cores import as_they_end, core_groups, process_pool
+from benchmarks.zoo.many_cores import as_they_end, process_pool, whole_cores
 from benchmarks.zoo.models import ZOO, make
 from packager.deploy.measure.tune import tune
 
@@ -41,22 +44,29 @@ def model_of(name: str, workdir: Path) -> Model:
 
 def place_one(name: str, workdir: Path, backends: Sequence[str], arguments: argparse.Namespace) -> list[Record]:
     """Find the placement of a model for each number of threads, and measure what is linked with it in turns."""
+    check_time(arguments)
     model, folder = model_of(name, workdir), workdir / "placement" / name
     folder.mkdir(parents=True, exist_ok=True)
     records, every = [], ["llvm", *backends]
-    trial = packager.build(model.path, folder / "trial.so", targets=every, place="trial")
+
+    def build(label: str, targets: Sequence[str], place: str | Path = "greedy") -> Path:
+        check_time(arguments)
+        return packager.build(model.path, folder / f"{label}.so", targets=targets, place=place)
+
+    trial = build("trial", every, "trial")
     alone = {"llvm alone": ["llvm"]} | ({f"{kind} alone": ["llvm", kind] for kind in backends} if backends[1:] else {})
-    others = {"greedy": packager.build(model.path, folder / "greedy.so", targets=every)}
+    others = {"greedy": build("greedy", every)}
     for label, targets in alone.items():
-        others[label] = packager.build(model.path, folder / f"{label.split()[0]}.so", targets=targets)
+        others[label] = build(label.split()[0], targets)
     for threads in arguments.threads:
+        check_time(arguments)
         start = time.perf_counter()
         found = tune(trial, threads=threads, seconds=arguments.seconds)
         assert found.placement is not None
         seconds = time.perf_counter() - start
         file = folder / f"records_{threads}.json"
         file.write_bytes(found.records.to_json())
-        placed = packager.build(model.path, folder / f"placed_{threads}.so", targets=every, place=file)
+        placed = build(f"placed_{threads}", every, file)
         changed = {c.problem: c.chosen for c in found.placement.choices if c.chosen != c.greedy}
         times = run_in_turns({"placed": placed, **others}, model, threads, arguments)
         records.append(
@@ -74,6 +84,20 @@ def place_one(name: str, workdir: Path, backends: Sequence[str], arguments: argp
             }
         )
     return records
+
+
+def check_time(arguments: argparse.Namespace) -> None:
+    """Raise TimeoutError where the time of ``--limit`` is over."""
+    if time.time() > arguments.end:
+        raise TimeoutError("the time of --limit is over")
+
+
+def by_cost() -> list[str]:
+    """Return all models: those of ``benchmarks.cpu``, then the zoo's by the recorded seconds of their builds."""
+    recorded = json.loads((RESULTS / "zoo.json").read_text())["figures"]["configurations"]
+    seconds = {record["model"]: record["build_s"] for record in recorded if "build_s" in record}
+    zoo = sorted(ZOO, key=lambda name: seconds.get(name, math.inf))
+    return [*dict.fromkeys([*cpu_models.MODELS, *zoo])]
 
 
 def run_in_turns(
@@ -152,17 +176,20 @@ def report(records: Sequence[Record]) -> Report:
 def main() -> int:
     """Place all models, and report."""
     parser = make_parser("placement", "Placement by measurement, on the CPU.")
-    names = [*dict.fromkeys([*cpu_models.MODELS, *ZOO])]
+    names = by_cost()
     parser.add_argument("--models", nargs="+", choices=names, metavar="MODEL", default=names, help="default: all")
     parser.add_argument("--threads", nargs="+", type=int, default=[1], help="default: 1")
     parser.add_argument("--backends", nargs="+", default=[*BACKENDS], help="beside llvm; default: ccompiler")
     parser.add_argument("--seconds", type=float, default=20, help="of tune; default: 20")
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, help="seconds after which no step begins; default: none"
+    )
     add_turns(parser, rounds=15, block_s=0.05)
     arguments = parser.parse_args()
     versions()
+    arguments.end = time.time() + arguments.limit
     found: list[Record] = []
-    _, groups = core_groups(max(arguments.threads))
-    with process_pool(groups) as pool:
+    with process_pool(whole_cores(max(arguments.threads))) as pool:
         every = {
             pool.submit(place_one, name, arguments.workdir, tuple(arguments.backends), arguments): name
             for name in arguments.models

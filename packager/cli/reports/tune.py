@@ -59,11 +59,12 @@ def _marks(name: str, **marks: str) -> str:
 
 
 def _plans(placement: PlacementResult) -> Table:
-    """Return the table of the final: the winner, and how much longer each plan takes."""
-    rows = [("chosen", f"{placement.us:.1f} us", "1.000", placement.plan or f"found among {placement.vectors}")]
+    """Return the table of the final: the winner, and how much longer each plan takes; quartiles are of turns."""
+    rows = [("chosen", f"{placement.us:.1f} us", "1.000", "", placement.plan or f"found among {placement.vectors}")]
     for plan in placement.plans:
         marks = {"greedy": placement.greedy, "best of one backend": placement.best_single}
         shown = ", ".join(mark for mark, marked in marks.items() if marked == plan)
-        rows.append((plan.name, f"{plan.us:.1f} us", f"{plan.us / placement.us:.3f}", shown))
+        turns = "" if plan.ratio is None else "{:.3f} to {:.3f}".format(*plan.ratio)
+        rows.append((plan.name, f"{plan.us:.1f} us", f"{plan.us / placement.us:.3f}", turns, shown))
     threads = f"{placement.threads} thread" + ("s" if placement.threads > 1 else "")
-    return Table(f"Plans, {threads}", ("plan", "a run", "ratio", ""), tuple(rows))
+    return Table(f"Plans, {threads}", ("plan", "a run", "ratio", "quartiles", ""), tuple(rows))

@@ -138,6 +138,18 @@ def test_a_change_of_two_places_is_found(count: int, noise: float) -> None:
         assert found.winner.vector == expected, first
 
 
+def test_finalists_have_the_quartiles_of_their_turns_over_the_winner() -> None:
+    """A plan that is too slow for the final has none; clocks that change do not count, since turns lie together."""
+    where = space([2, 3])
+    costs = {0: 10.0, 1: 10.3, 2: 40.0}
+    timer = Simulated(lambda vector: costs[max(vector)], 0.002, clocks=lambda _, index: 1 + 0.01 * (index % 2))
+    found = {finalist.plan: finalist for finalist in search(where, timer, Effort()).finalists}
+    assert found["plan 0"].ratio == (1.0, 1.0)
+    low, high = found["plan 1"].ratio or (0.0, 0.0)
+    assert 1.025 < low < high < 1.035
+    assert found["plan 2"].ratio is None
+
+
 def test_equal_seeds_give_equal_searches() -> None:
     sizes = [3, 4, 3, 4, 3]
     where, cost = space(sizes), coupled(sizes, 5)

@@ -18,11 +18,15 @@ CLOSE = 0.005
 
 @dataclass(frozen=True)
 class Finalist:
-    """A vector of the final: its plan's name, None if the search found it, and microseconds of a run."""
+    """A vector of the final: its plan's name, None if the search found it, and microseconds of a run.
+
+    ``ratio`` has the quartiles of its turns over those of the winner; None if it was not in the final.
+    """
 
     plan: str | None
     vector: Vector
     us: float
+    ratio: tuple[float, float] | None = None
 
 
 def hold_final(
@@ -52,8 +56,19 @@ def hold_final(
         winner, best = _winner([times[vector] for vector in racing])
         if np.median(times[racing[winner]]) <= np.median(times[racing[best]]) * (1 + CLOSE):
             break
-    finalists = {vector: Finalist(plans.get(vector), vector, float(np.median(us))) for vector, us in times.items()}
-    return finalists[racing[winner]], tuple(finalists.values())
+    fastest = racing[winner]
+    finalists = {
+        vector: Finalist(plans.get(vector), vector, float(np.median(us)), _ratio(us, times[fastest]))
+        for vector, us in times.items()
+    }
+    return finalists[fastest], tuple(finalists.values())
+
+
+def _ratio(times: Times, others: Times) -> tuple[float, float]:
+    """Return the quartiles of the ratios of two series, turn by turn."""
+    common = min(len(times), len(others))
+    low, high = np.percentile(times[:common] / others[:common], (25, 75))
+    return float(low), float(high)
 
 
 def _winner(times: Sequence[Times]) -> tuple[int, int]:

@@ -41,11 +41,15 @@ class ChoiceTimes:
 
 @dataclass(frozen=True)
 class PlanTime:
-    """Microseconds of a run of a plan, in the final; ``single``: it uses one backend beside the code generator."""
+    """Microseconds of a run of a plan, in the final; ``single``: it uses one backend beside the code generator.
+
+    ``ratio`` has the quartiles of its turns over those of the fastest placement, None if it was too slow for the final.
+    """
 
     name: str
     us: float
     single: bool
+    ratio: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class SessionTimer:
     def __init__(self, turns: Turns, space: Space) -> None:
         self._turns = turns
         self._space = space
-        self._calls = () if turns.bundle.on_cuda else _calls_of(turns.bundle.path)
+        self._calls = () if turns.bundle.on_cuda else calls_of(turns.bundle.path)
 
     def time(self, vectors: Sequence[Vector], rounds: int) -> Batch:
         """Measure each vector once in each of the rounds."""
@@ -43,7 +43,7 @@ class SessionTimer:
         """Measure what each choice takes, by a profile; on a GPU calls overlap in a run, but not in a profile."""
         start = time.monotonic()
         turns, selection = self._turns, self._space.selection(vector)
-        owners = _owners(turns.bundle.manifest, self._calls, selection)
+        owners = owners_of(turns.bundle.manifest, self._calls, selection)
         if not owners:
             return Batch(np.zeros((rounds, 0)), 0.0)
         times = np.zeros((rounds, len(turns.bundle.manifest.choices) + 1))
@@ -58,7 +58,7 @@ class SessionTimer:
         return Batch(times, time.monotonic() - start)
 
 
-def _calls_of(path: Path) -> tuple[GraphCall, ...]:
+def calls_of(path: Path) -> tuple[GraphCall, ...]:
     """Return the calls of a bundle's only run; none if there are several runs, or the data decides about calls."""
     bundle = read_bundle(path)
     graph = read_call_graph(bundle)
@@ -67,7 +67,7 @@ def _calls_of(path: Path) -> tuple[GraphCall, ...]:
     return calls if all(call.branch.keys() <= choices for call in calls) else ()
 
 
-def _owners(manifest: Manifest, calls: Sequence[GraphCall], selection: Mapping[str, str]) -> list[int]:
+def owners_of(manifest: Manifest, calls: Sequence[GraphCall], selection: Mapping[str, str]) -> list[int]:
     """Return the choice of each call of a run with this selection, -1 for those outside of choices."""
     numbers = {choice.name: number for number, choice in enumerate(manifest.choices)}
     digits = {c.name: [way.name for way in c.alternatives].index(selection[c.name]) for c in manifest.choices}

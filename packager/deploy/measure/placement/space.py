@@ -30,7 +30,7 @@ class Plan:
 class Space:
     """All vectors: choices in the order of the run, then functions. The first plan is the reference of all times.
 
-    ``now`` is what the bundle runs before it is measured..
+    ``now`` is what the bundle runs before it is measured.
     """
 
     places: tuple[Place, ...]

@@ -15,6 +15,7 @@ from packager.bundle.tuning_records import MeasuredPlacement
 from packager.deploy.load.selection import placement_revision
 from packager.deploy.measure.candidates import Tuned, record_of, tunable
 from packager.deploy.measure.placement.effort import Effort
+from packager.deploy.measure.placement.final import Finalist
 from packager.deploy.measure.placement.journal import Journal, Subject
 from packager.deploy.measure.placement.result import AlternativeTime, ChoiceTimes, PlacementResult, PlanTime
 from packager.deploy.measure.placement.search import Found, Measured, search
@@ -117,7 +118,7 @@ def _calls(turns: Turns, space: Space, vector: Vector) -> Mapping[int, int]:
 def _result(manifest: Manifest, space: Space, found: Found, threads: int, notes: tuple[str, ...]) -> PlacementResult:
     assert manifest.placement is not None
     measured = {entry.place: entry for entry in found.places}
-    times = {finalist.vector: finalist.us for finalist in found.finalists}
+    finalists = {finalist.vector: finalist for finalist in found.finalists}
     greedy = space.plans[0].vector
     choices = []
     for index, choice in enumerate(manifest.choices):
@@ -137,13 +138,17 @@ def _result(manifest: Manifest, space: Space, found: Found, threads: int, notes:
         revision=placement_revision(manifest),
         threads=threads,
         choices=tuple(choices),
-        before_us=times[space.now],
+        before_us=finalists[space.now].us,
         us=found.winner.us,
         plan=found.winner.plan,
-        plans=tuple(PlanTime(plan.name, times[plan.vector], _is_single(manifest, space, plan)) for plan in space.plans),
+        plans=tuple(_plan_time(manifest, space, plan, finalists[plan.vector]) for plan in space.plans),
         vectors=found.vectors,
         warnings=(*notes, *found.warnings),
     )
+
+
+def _plan_time(manifest: Manifest, space: Space, plan: Plan, found: Finalist) -> PlanTime:
+    return PlanTime(plan.name, found.us, _is_single(manifest, space, plan), found.ratio)
 
 
 def _is_single(manifest: Manifest, space: Space, plan: Plan) -> bool:

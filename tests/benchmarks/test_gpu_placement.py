@@ -1,0 +1,97 @@
+"""Networks that are placed on a GPU, the kernels that their trials ask for, and the parts of a trial, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+pytest.importorskip("torch")
+import torch
+
+import packager
+from benchmarks.gpu.placement.building import KERNELS, ask, join_kernels
+from benchmarks.gpu.placement.cases import BY_NAME, CASES, ENTRIES, Case
+from benchmarks.gpu.placement.networks import NETWORKS
+from benchmarks.gpu.placement.parts import measure_parts
+from benchmarks.gpu.placement.processes import step
+from benchmarks.gpu.placement.show import best_single, parts_rows, row
+from benchmarks.zoo.models import instance
+from packager.backends.cutlass.portfolio import kernels_of, read_portfolio
+from tests.integration.placement.placing import parse
+
+CHAIN = "chain (float[1,3,9,7] x) => (float[1,8,9,7] y) { a = Conv <pads = [1, 1, 1, 1]> (x, w1)  y = Relu (a) }"
+
+
+def test_cases_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(CASES)
+    assert {case.model for case in CASES} <= ENTRIES.keys()
+    assert Case("bert_base", 8, "fp32").targets("sm_90a", "")[0] == "cuda -arch=sm_90a"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters", "results"),
+    [("nasnet", 5.289e6, (1, 1000)), ("resnet3d_50", 46.2e6 + 2049 * 400, (1, 400)), ("gpt2", 88.988e6, (1, 128, 768))],
+)
+def test_networks_are_as_large_as_published(name: str, parameters: float, results: tuple[int, ...]) -> None:
+    """NASNet-A (4 @ 1056) has 5.3 million; GPT-2 has 124 million, 36 of them for the tokens that are left out."""
+    entry = next(entry for entry in NETWORKS if entry.name == name)
+    module, inputs = instance(entry)
+    assert sum(each.numel() for each in module.parameters()) == pytest.approx(parameters, rel=1e-3)
+    with torch.no_grad():
+        assert tuple(module.eval()(*inputs.values()).shape) == results
+
+
+def test_a_trial_asks_for_kernels_that_are_compiled_once(tmp_path: Path) -> None:
+    pytest.importorskip("cutlass_library")
+    case = Case("dcgan", 8)
+    ask(case, tmp_path, "sm_90a", "")
+    found = json.loads((tmp_path / f"{case.name}.{KERNELS}").read_text())
+    assert (
+        join_kernels([case, case], tmp_path)
+        == f"{len(found)} (dcgan-8 {len(found)}, {len(found)} of them new; dcgan-8 {len(found)}, 0 of them new)"
+    )
+    kernels = kernels_of(read_portfolio(str(tmp_path / KERNELS)), ("sm_90a",))
+    assert len(kernels) == len(found) > 0
+
+
+def test_a_step_ends_when_its_time_is_over() -> None:
+    start = time.monotonic()
+    ended = step(["ask", "dcgan-8", "unused", "sm_90a", ""], start + 0.2)
+    assert ended.why == "time was over"
+    assert step(["ask"], start).why == "no time left"
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    weights = {"w1": np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)}
+    (folder / "chain.onnx").write_bytes(parse(CHAIN, weights).SerializeToString())
+    targets = ["llvm", "ccompiler"]
+    return packager.build(folder / "chain.onnx", folder / "trial.so", targets=targets, place="trial", golden=0)
+
+
+def test_parts_of_a_trial(trial: Path) -> None:
+    """Each alternative has a time, and no plan takes less than the rest and the fastest alternatives."""
+    with packager.load(trial) as bundle:
+        choices = bundle.manifest.choices
+        parts = measure_parts(bundle, trial, {"x": np.ones((1, 3, 9, 7), np.float32)}, {}, "a CPU")
+    assert [part["us"].keys() for part in parts["choices"]] == [{way.name for way in c.alternatives} for c in choices]
+    assert min(parts["plans_us"].values()) >= parts["floor_us"] - 0.01 > parts["rest_us"] - 0.02
+    names = [*parts["plans"]]
+    spread = {"median": 1.0, "low": 0.9, "high": 1.1}
+    found = {
+        "us": {"chosen": spread, "torch": spread} | {n: spread | {"median": 2.0 + i} for i, n in enumerate(names)},
+        "ratio": dict.fromkeys(("chosen", *names), spread),
+        "errors": dict.fromkeys(("torch", "chosen", *names), 1e-3),
+        "tune": {"choices": [{"problem": c.problem, "chosen": c.alternatives[0].name} for c in choices]},
+        "parts": parts,
+    }  # fmt: skip
+    assert best_single(found) == names[0]
+    assert row("chain", found)[:4] == ("chain", "1.0", names[0], "2.0")
+    assert len([*parts_rows(found)]) == len(choices) + 1
