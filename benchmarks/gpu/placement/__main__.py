@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.placement build -o build/placement --jobs 8 --home FOLDER    no GPU; 16 cores: 7 minutes
     python -m benchmarks.gpu.placement run build/placement -o placement.json [--compile]  where the GPU and torch are
-    python -m benchmarks.gpu.placement build -o build/placement --linked                  what the records make
-    python -m benchmarks.gpu.placement run build/placement -o linked.json --linked
+    python -m benchmarks.gpu.placement build -o build/placement --what alone              bundles of single backends
+    python -m benchmarks.gpu.placement build -o build/placement --what placed             bundles that records make
+    python -m benchmarks.gpu.placement run build/placement -o linked.json --linked        these in turns
     python -m benchmarks.gpu.placement.show placement.json [--parts]                      tables
 
 ``run`` writes after each network, and leaves out those that its file has. Errors are relative to the greatest output,
@@ -35,13 +36,13 @@ def main() -> int:
     builder.add_argument("--seconds", type=float, default=420, help="what has no time left is not built; default: 420")
     runner.add_argument("--seconds", type=float, default=20, help="of each tune; default: 20")
     runner.add_argument("--compile", action="store_true", help="torch.compile, too")
-    for each in (builder, runner):
-        each.add_argument("--linked", action="store_true", help="what records make, and single backends")
+    runner.add_argument("--linked", action="store_true", help="bundles of records and of single backends; no tune")
+    builder.add_argument("--what", choices=("trial", "alone", "placed"), default="trial", help="default: trial")
     given = parser.parse_args()
     if given.command == "build":
         building.build(
             given.output, given.arch, given.home, given.only,
-            jobs=given.jobs, seconds=given.seconds, linked=given.linked,
+            what=given.what, jobs=given.jobs, seconds=given.seconds,
         )  # fmt: skip
         return 0
     from benchmarks.gpu.placement import measuring  # needs a GPU's torch, and no TVM

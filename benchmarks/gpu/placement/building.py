@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import packager
-from benchmarks.gpu.placement.cases import BY_NAME, TARGETS, Case, chosen, exported
+from benchmarks.gpu.placement.cases import BY_NAME, Case, chosen, exported
 from benchmarks.gpu.placement.processes import step
 
 KERNELS = "kernels.json"
@@ -22,22 +22,17 @@ KERNELS_PART = 0.7
 """Part of the time after which no more kernels are compiled in advance."""
 
 
-def build(folder: Path, arch: str, home: str, only: str, *, jobs: int, seconds: float, linked: bool) -> None:
-    """Build the trials of the cases, or the bundles that their records make and those of single backends."""
+def build(folder: Path, arch: str, home: str, only: str, *, what: str, jobs: int, seconds: float) -> None:
+    """Build the trials of the cases, bundles of each backend ``alone``, or those ``placed`` by records."""
     folder.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
     end = time.monotonic() + seconds
     cases = chosen(only)
-
-    with ThreadPoolExecutor(min(jobs * 2, cores)) as threads:
-        asked = threads.map(lambda case: step(["ask", case.name, str(folder), arch, home], end), cases)
-        for case, done in zip(cases, asked, strict=True):
-            print("asked", case.name, done, flush=True)
-    print("kernels:", join_kernels(cases, folder), flush=True)
-    until = end - (1 - KERNELS_PART) * seconds
-    print("kernels", step(["kernels", str(folder), arch, home, str(cores)], until), flush=True)
-    kinds = ["placed", *_alone(cases)] if linked else ["trial"]
-    wanted = [(c, kind) for c in cases for kind in kinds if not linked or (folder / f"{c.name}.records.json").exists()]
+    if what == "trial":  # which has the kernels of the others, too
+        _kernels_of_all(cases, folder, arch, home, end - (1 - KERNELS_PART) * seconds)
+    wanted = [(case, kind) for case in cases for kind in (case.alone if what == "alone" else (what,))]
+    if what == "placed":
+        wanted = [(case, kind) for case, kind in wanted if (folder / f"{case.name}.records.json").exists()]
 
     def one(entry: tuple[Case, str]) -> None:
         case, kind = entry
@@ -48,8 +43,14 @@ def build(folder: Path, arch: str, home: str, only: str, *, jobs: int, seconds: 
         list(threads.map(one, wanted))
 
 
-def _alone(cases: Iterable[Case]) -> list[str]:
-    return list(dict.fromkeys(target.split()[0] for case in cases for target in TARGETS[case.precision]))
+def _kernels_of_all(cases: Sequence[Case], folder: Path, arch: str, home: str, end: float) -> None:
+    cores = os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as threads:
+        asked = threads.map(lambda case: step(["ask", case.name, str(folder), arch, home], end), cases)
+        for case, done in zip(cases, asked, strict=True):
+            print("asked", case.name, done, flush=True)
+    print("kernels:", join_kernels(cases, folder), flush=True)
+    print("kernels", step(["kernels", str(folder), arch, home, str(cores)], end), flush=True)
 
 
 def ask(case: Case, folder: Path, arch: str, home: str) -> None:
@@ -114,11 +115,8 @@ def compile_kernels(folder: Path, arch: str, home: str, jobs: int) -> None:
 def build_one(name: str, kind: str, folder: Path, arch: str, home: str, jobs: int) -> None:
     """Build a bundle of a case: its ``trial``, the one ``placed`` by records, or that of one backend by its kind."""
     case = BY_NAME[name]
-    alone = [target for target in TARGETS[case.precision] if target.split()[0] == kind]
-    if kind not in ("trial", "placed") and not alone:
-        return  # the precision is not this backend's
     places: dict[str, str | Path] = {"trial": "trial", "placed": folder / f"{name}.records.json"}
-    targets = case.targets(arch, home, tuple(alone) or None)
+    targets = case.targets(arch, home, case.alone.get(kind))
     output = folder / f"{name}-{kind}.so"
     model, place = exported(case, folder), places.get(kind, "greedy")
     packager.build(model, output, targets=targets, place=place, precision=case.half, jobs=jobs, golden=0)

@@ -30,10 +30,15 @@ class Case:
         """Its name in files and reports: ``bert_base-8``, ``bert_base-8-fp32``."""
         return f"{self.model}-{self.batch}" + ("" if self.precision == "fp16" else f"-{self.precision}")
 
-    def targets(self, arch: str, home: str, others: tuple[str, ...] | None = None) -> list[str]:
-        """Return ``cuda``, of a toolkit in the folder ``home`` if there is one, and the others or those of a trial."""
+    @property
+    def alone(self) -> dict[str, str]:
+        """The Targets of its trial, each by its kind."""
+        return {target.split()[0]: target for target in TARGETS[self.precision]}
+
+    def targets(self, arch: str, home: str, only: str | None = None) -> list[str]:
+        """Return ``cuda``, of a toolkit in the folder ``home`` if there is one, and one other, or all of a trial."""
         cuda = f"cuda -arch={arch}" + (f" -home={home}" if home else "")
-        return [cuda, *(TARGETS[self.precision] if others is None else others)]
+        return [cuda, *(TARGETS[self.precision] if only is None else (only,))]
 
     @property
     def half(self) -> str | None:

@@ -104,10 +104,18 @@ def measure_tuned(case: Case, folder: Path, seconds: float, *, compiled: bool) -
         bundle = stack.enter_context(packager.load(path))
         given = {tensor.name: rivals.inputs[tensor.name].cuda() for tensor in bundle.inputs}
         selections = selections_of(bundle, result)
-        found |= _compared({name: (bundle, each) for name, each in selections.items()}, given, rivals, stack)
+        sessions = {name: (bundle, each) for name, each in selections.items()}
         functions = {one.symbol: one.record.chosen for one in result.functions}
-        found["parts"] = measure_parts(bundle, path, given, functions, result.device)
-    return found | {"tune": result.placement.to_json()}
+        found["tune"] = result.placement.to_json()
+        for key, measure in {
+            "compared": lambda: _compared(sessions, given, rivals, stack),
+            "parts": lambda: {"parts": measure_parts(bundle, path, given, functions, result.device)},
+        }.items():
+            try:
+                found |= measure()
+            except Exception as failure:  # what tune has found is kept
+                found[f"{key} failed"] = f"{type(failure).__name__}: {failure}"
+    return found
 
 
 def selections_of(bundle: Any, result: TuneResult) -> dict[str, dict[str, str]]:
@@ -134,7 +142,7 @@ def measure_linked(case: Case, folder: Path, *, compiled: bool) -> dict[str, Any
     with gpu_alone(folder), ExitStack() as stack:
         bundles: dict[str, tuple[Any, Mapping[str, str]]] = {
             kind: (stack.enter_context(packager.load(paths[kind])), {})
-            for kind in ("placed", "cutlass", "cublas", "cudnn")
+            for kind in ("placed", *case.alone)
             if kind in paths
         }
         given = {tensor.name: rivals.inputs[tensor.name].cuda() for tensor in bundles["placed"][0].inputs}

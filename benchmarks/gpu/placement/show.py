@@ -92,9 +92,9 @@ def main() -> int:
         print(Threshold("least gain over the best single backend", min(gains), LEAST, "", at_least=True))
         print(Threshold(f"networks that gain {WANTED}", sum(gain >= WANTED for gain in gains), 3, "", at_least=True))
     for name, found in cases.items():
-        if "failed" in found:
-            print(f"\n{name}: {found['failed']}")
-        elif given.parts and "parts" in found:
+        for key in (key for key in found if key.endswith("failed")):
+            print(f"\n{name}: {key}: {found[key]}")
+        if given.parts and "parts" in found:
             print(f"\n{name}: best single is {best_single(found)}\n")
             print(format_table(PARTS_HEADER, list(parts_rows(found))))
     return 0
