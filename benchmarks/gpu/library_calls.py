@@ -32,6 +32,7 @@ from benchmarks.gpu.cublas_cases import half, periodic, save
 from benchmarks.harness.gpu import described, error, header, matches, obey, two_commands
 from benchmarks.harness.measure import ROOT
 from packager.bundle.elf.search import find_library, installed_folders
+from packager.errors import UsageError
 
 MODULE = "benchmarks.gpu.library_calls"
 LAYERS = (12, 24)
@@ -242,7 +243,10 @@ def measure(chain: str, folder: Path, work: Path, facts: dict[str, Any]) -> dict
 
 
 def missing(path: Path) -> dict[str, Any]:
-    """Return what a session says that does not find the library, and how far its results are from those with it."""
+    """Return what a session says that does not find the library, and how far its results are from those with it.
+
+    Raises UsageError where the linker finds it all the same.
+    """
     with packager.load(path, libraries=[]) as bundle:
         rng = np.random.default_rng(0)
         shapes = {one.name: [int(extent) for extent in one.shape] for one in bundle.inputs}
@@ -250,6 +254,8 @@ def missing(path: Path) -> dict[str, Any]:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             without = bundle.session().run(given)
+    if not said:
+        raise UsageError("the linker finds the library", hint="move it away for this step")
     # What a process has open it has for good, so the library comes second.
     with packager.load(path) as bundle, bundle.session() as session:
         results = session.run(given)

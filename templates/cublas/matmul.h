@@ -216,8 +216,10 @@ static int32_t pk_cublas_enqueue(pk_cuda_t *cuda, void *stream, const void *prob
   static const int32_t one = 1, zero = 0;
   const int whole = p->key.type == CUDA_R_8I;
   const void *alpha = whole ? (const void *)&one : &p->key.alpha, *beta = whole ? (const void *)&zero : &p->key.beta;
-  status = LT.cublasLtMatmul(handle, desc, alpha, p->b, plan->a, p->a, plan->b, beta, p->c ? p->c : p->d, plan->c,
-                             p->d, plan->d, &plan->chosen.algo, p->workspace, plan->chosen.workspaceSize, stream);
+  /* Without a residual C is not read. It may be D where both have one layout, and has to be no address elsewhere. */
+  const void *c = p->c || p->key.wide != p->key.out ? p->c : p->d;
+  status = LT.cublasLtMatmul(handle, desc, alpha, p->b, plan->a, p->a, plan->b, beta, c, plan->c, p->d, plan->d,
+                             &plan->chosen.algo, p->workspace, plan->chosen.workspaceSize, stream);
   LT.cublasLtMatmulDescDestroy(desc);
   return status;
 }

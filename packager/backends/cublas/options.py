@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from packager.backends.base import PartitionOptions, attribute
 
 OPERATORS = ("dense", "batch_matmul", "conv2d", "int8", "float8")
-DEFAULT = OPERATORS[:3]
+DEFAULT = OPERATORS[:4]
 FLOAT8_ARCH = 89
 """The first architecture that multiplies 8-bit floats, as a number."""
 MAX_CANDIDATES = 16
