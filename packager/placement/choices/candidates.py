@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from packager.backends.base import Target
+from packager.placement.choices.cover_units import CoverCandidate
+from packager.placement.choices.covers import cheapest_covers
 from packager.placement.choices.estimates import ROOFLINES, OperatorTimes
 from packager.placement.choices.regions import Nodes
-from packager.placement.covers import CoverCandidate, cheapest_covers
 from packager.placement.outline import Group
 from packager.placement.placer import Answer, Placer
 from packager.placement.preparation import backend_of
 
 
 @dataclass(frozen=True)
-class Candidate:
+class EstimatedMatch:
     """A match that its backend takes, and the estimated microseconds of a call."""
 
     target: Target
@@ -23,14 +24,14 @@ class Candidate:
     microseconds: float
 
 
-def find_candidates(placer: Placer, targets: Sequence[Target], device: str, answer: Answer) -> list[Candidate]:
+def find_candidates(placer: Placer, targets: Sequence[Target], device: str, answer: Answer) -> list[EstimatedMatch]:
     """Return the matches that the backends of ``targets`` take as partitions of their own."""
     found = []
     for target in targets:
         outlined = [one for one in placer.fresh().outline_alone(target) if _is_large(target, one.partition.cost.flops)]
         taken = answer(target, [one.partition for one in outlined]).groups
         found += [
-            Candidate(target, group, ROOFLINES[device].microseconds(one.partition.cost))
+            EstimatedMatch(target, group, ROOFLINES[device].microseconds(one.partition.cost))
             for one in outlined
             if one.partition.name in taken
             for group in one.groups
@@ -45,13 +46,13 @@ def _is_large(target: Target, flops: int) -> bool:
 class CoverFinder:
     """Finds covers of regions by candidates. ``groups`` collects the groups that they consist of."""
 
-    def __init__(self, placer: Placer, candidates: Sequence[Candidate], device: str) -> None:
+    def __init__(self, placer: Placer, candidates: Sequence[EstimatedMatch], device: str) -> None:
         self.placer = placer
         self.scratch = placer.fresh()  # in which groups of one region are joined at a time
         self.times = OperatorTimes(placer, ROOFLINES[device])
         self.known = {(candidate.target.kind, candidate.group.nodes): candidate for candidate in candidates}
         self.targets: Mapping[str, Target] = {candidate.target.kind: candidate.target for candidate in candidates}
-        self.by_node: dict[int, list[Candidate]] = {}
+        self.by_node: dict[int, list[EstimatedMatch]] = {}
         for candidate in candidates:
             self.by_node.setdefault(min(candidate.group.nodes), []).append(candidate)
         alone = (candidate.group for candidate in candidates if len(candidate.group.nodes) == 1)

@@ -24,10 +24,15 @@ MAX_PERMUTED = 3
 
 @dataclass(frozen=True)
 class Layout:
-    """The groups of bindings that the backends take in one order of Targets, with the kinds of their backends."""
+    """The groups of bindings that the backends take, with their kinds, in an order of Targets of these ``kinds``."""
 
-    name: str
+    kinds: tuple[str, ...]
     groups: tuple[tuple[str, Group], ...]
+
+    @property
+    def name(self) -> str:
+        """The order as text."""
+        return " > ".join(self.kinds) if len(self.kinds) > 1 else f"{self.kinds[0]} alone"
 
     def needs(self, kinds: Collection[str]) -> bool:
         """Return whether it uses one of these backends."""
@@ -37,7 +42,7 @@ class Layout:
 def find_layouts(
     placer: Placer, orders: Iterable[Sequence[Target]], generator: str, answer: Answer = foresee
 ) -> list[Layout]:
-    """Return the layouts of orders of Targets, the first order first; equal layouts once.
+    """Return the layouts of orders of Targets, the first order first; equal ones once, as that of fewest Targets.
 
     ``generator`` is the kind that compiles the rest. Orders that leave it operators of custom libraries are left out,
     but for the first.
@@ -52,9 +57,9 @@ def find_layouts(
         covered = frozenset[int]().union(*(group.nodes for _, group in groups))
         if found and not required <= covered:
             continue
-        kinds = [target.kind for target in order] or [generator]
-        name = f"{kinds[0]} alone" if len(kinds) == 1 else " > ".join(kinds)
-        found.setdefault(tuple((kind, group.nodes) for kind, group in groups), Layout(name, groups))
+        layout = Layout(tuple(target.kind for target in order) or (generator,), groups)
+        key = tuple((kind, group.nodes) for kind, group in groups)
+        found[key] = min(found.get(key, layout), layout, key=lambda layout: len(layout.kinds))
     return list(found.values())
 
 

@@ -238,7 +238,7 @@ def test_the_tables(trials: dict[str, Path], cli: Cli) -> None:
     assert rows[2].startswith("choice_0 1 +0.00 +- 0.00 chosen")
     assert rows[2].endswith("spina(sin)")
     assert any(row.startswith("chosen ") and " us 1.000 " in row for row in rows)
-    assert any(row.startswith("spina > spinb ") and "greedy" in row for row in rows)
+    assert any(row.startswith("spina alone ") and "greedy" in row for row in rows)
     assert "] plans: " in done.stderr.splitlines()[0]
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_grouping import Predecessors, contracted_is_acyclic
 
-from packager.placement.covers import Cover, CoverCandidate, cheapest_covers
+from packager.placement.choices.cover_units import CoverCandidate
+from packager.placement.choices.covers import Cover, cheapest_covers
 
 Identity = frozenset[tuple[str, object]]
 

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from packager.placement.cover_units import CoverCandidate, Joined, Region, Unit, first_clear, places, union
-
-__all__ = ["Cover", "CoverCandidate", "cheapest_covers"]
+from packager.placement.choices.cover_units import CoverCandidate, Joined, Region, Unit, first_clear, places, union
 
 STATES = 12_000
 """Maximum number of states; of more with the same first uncovered operator, the most promising are kept."""
