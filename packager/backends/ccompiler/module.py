@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context, Target
+from packager.backends.ccompiler.bytes.tables import use_tables
 from packager.backends.ccompiler.compiler import compile_module, machine_of, predefined
 from packager.backends.ccompiler.core.copies import compose_moves
 from packager.backends.ccompiler.core.expressions import CTYPES, LIBM
@@ -218,6 +219,7 @@ def render_module(
         "sources": sources,
         "gather": gather_of(machine.name),
         "transposes": sorted({bits for bits in (8, 16, 32, 64) if any(f"pk_transpose_{bits}(" in s for s in sources)}),
+        "tables": machine.name if any("pk_map_bytes(" in source for source in sources) else "",
         "trees": any("pk_child" in source for source in sources),
         "byte_pairs": BYTE_PAIRS[machine.name] if any("pk_quantize_block_" in source for source in sources) else "",
         "halves_sum": HALVES_SUMS.get(machine.name, ""),
@@ -260,7 +262,7 @@ def draft_group(partition: Partition, machine: Machine, *, winograd: int) -> Gro
     if len(set(names)) < len(names):
         raise CannotRender("two shape variables of one name")
     group = GroupDraft(partition.name, graph, machine, winograd)
-    for stage in write_in_place(make_stages(graph), graph, can_place):
+    for stage in map(use_tables, write_in_place(make_stages(graph), graph, can_place)):
         if stage.anchor is None:
             add_elementwise(stage, group)
         else:

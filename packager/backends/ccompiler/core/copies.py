@@ -14,8 +14,15 @@ from packager.backends.ccompiler.core.box_reshape import reshaped
 from packager.backends.ccompiler.core.boxes import Box, CannotMoveError, Moved, whole
 from packager.backends.ccompiler.core.moves import MOST_BOXES, Broadcast, Concat, Move, Permute
 from packager.backends.ccompiler.core.operations import MOVES, Operand, Operation, Tensor, Use
-from packager.backends.ccompiler.core.permutations import interleaves, makes_channels_last
-from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, plain, product
+from packager.backends.ccompiler.core.shapes import (
+    Extent,
+    Shape,
+    equal,
+    interleaves,
+    makes_channels_last,
+    plain,
+    product,
+)
 
 # Elements between two that are written, which share no lines of the cache with their neighbors for long.
 SCATTERED = 64

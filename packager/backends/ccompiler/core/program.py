@@ -8,12 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from packager.backends.ccompiler.core.expressions import CTYPES, expression, literal
+from packager.backends.ccompiler.core.operand_rows import c_row, c_sum, operand_offset
 from packager.backends.ccompiler.core.operations import CannotRender, Literal, Operation, Tensor, Use
 from packager.backends.ccompiler.core.placed import Placed, Turned
-from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, equal, product
-from packager.backends.ccompiler.core.stages import is_full, mask_of, split_rows
+from packager.backends.ccompiler.core.shapes import Extent, Shape
 
+# A function of bytes: ``numbers`` are its results for 0 to 255, all bytes unsigned.
+TABLE = "table"
 NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A loop with ``body`` that stores bytes in ``array``, elements of C type ``stored``, which ``table`` replaces."""
+
+    array: str
+    stored: str
+    table: str
+    body: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -21,13 +33,17 @@ class Program:
     """Declarations before the loop over ``j``, and the statements in it.
 
     ``widened`` and ``narrowed`` are the pointers to float16: elements are converted many at a time, which is what CPUs
-    have instructions for, to and from arrays named as the pointers with an ``f`` before them.
+    have instructions for, to and from arrays named as the pointers with an ``f`` before them. ``mapped`` are pointers
+    to bytes that are replaced by those of a table after the loop, and the names of the tables; ``before`` are loops
+    before it, each of the bytes of an array that a table replaces then.
     """
 
     pointers: tuple[str, ...]
     body: tuple[str, ...]
     widened: tuple[str, ...]
     narrowed: tuple[str, ...]
+    mapped: tuple[tuple[str, str], ...] = ()
+    before: tuple[Lookup, ...] = ()
 
 
 def make_program(
@@ -47,19 +63,44 @@ def make_program(
     expression to assign it to. What is ``placed`` is stored where it goes. Raises CannotRender.
     """
     wanted = {tensor.index for tensor in stored}
-    others = wanted if last is None else wanted | {last[0].tensor.index}
-    writer = _Writer(inner, pointer_of, _only_converted(operations) - others, placed)
-    for tensor, text in given:
-        writer.define(tensor, text)
+    kept = wanted if last is None else wanted | {last[0].tensor.index}
+    writer = _Writer(inner, pointer_of, _only_converted(operations) - kept, placed)
+    read = {use.tensor.index for operation in operations for use in operation.uses}
+    others = [operation for operation in operations if operation.name != TABLE]
+    first = [operation for operation in operations if operation.name == TABLE and operation.result.index in read]
+    final = [
+        operation for operation in operations if operation.name == TABLE and operation.result.index in wanted - read
+    ]
+    for table in first:
+        writer.look_up_before(table, _needed(others, [table.uses[0].tensor]), given)
+    writer.begin(given)
+    for tensor in (*(tensor for tensor, _ in given), *(table.result for table in first)):
         if tensor.index in wanted:
             writer.store(tensor)
-    for operation in operations:
+    used = [*stored, *(table.uses[0].tensor for table in final), *([last[0].tensor] if last else [])]
+    for operation in _needed(others, used):
         writer.compute(operation)
         if operation.result.index in wanted:
             writer.store(operation.result)
+    for table in final:
+        writer.look_up(table)
     if last is not None:
         writer.body.append(f"{last[1]} = {writer.value(last[0], last[0].shape)};")
-    return Program(tuple(writer.pointers), tuple(writer.body), tuple(writer.widened), tuple(writer.narrowed))
+    conversions = tuple(writer.widened), tuple(writer.narrowed)
+    return Program(
+        tuple(writer.pointers), tuple(writer.body), *conversions, tuple(writer.mapped), tuple(writer.lookups)
+    )
+
+
+def _needed(operations: Sequence[Operation], tensors: Sequence[Tensor]) -> list[Operation]:
+    """Return the operators that compute tensors, in order."""
+    wanted = {tensor.index for tensor in tensors}
+    found: list[Operation] = []
+    for operation in reversed(operations):
+        if operation.result.index in wanted:
+            found.insert(0, operation)
+            wanted |= {use.tensor.index for use in operation.uses}
+    return found
 
 
 def _only_converted(operations: Sequence[Operation]) -> set[int]:
@@ -89,8 +130,18 @@ class _Writer:
         self.body: list[str] = []
         self.widened: list[str] = []
         self.narrowed: list[str] = []
+        self.mapped: list[tuple[str, str]] = []
+        self.lookups: list[Lookup] = []
+        self.given: dict[int, str] = {}
+        self.found: dict[int, str] = {}  # bytes of tables that a loop before has looked up
+        self.read: set[str] = set()  # what the loop has loaded
         self.ranges: dict[int, tuple[float, float]] = {}  # of values that have been clipped
         self.wider: dict[int, str] = {}  # the int32 that a narrower value is equal to
+
+    def begin(self, given: Sequence[tuple[Tensor, str]]) -> None:
+        """Begin a loop, which knows no values but those given, and what tables have for those of loops before."""
+        self.body, self.values, self.ranges, self.wider, self.read = [], dict(self.found), {}, {}, set()
+        self.given = {tensor.index: text for tensor, text in given}
 
     def compute(self, operation: Operation) -> None:
         """Append the statement of an operator."""
@@ -158,10 +209,10 @@ class _Writer:
 
     def store(self, tensor: Tensor) -> None:
         """Append the statement that writes a value to its tensor."""
-        name = f"o{tensor.index}"
+        name, value = f"o{tensor.index}", self.value(Use(tensor, tensor.shape), tensor.shape)
         is_placed = self.placed is not None and self.placed.source.index == tensor.index
         memory = self.pointer_of(self.placed.target if self.placed and is_placed else tensor, True)
-        place = _sum(memory, _row("row", self.inner), "start")
+        place = c_sum(memory, c_row("row", self.inner), "start")
         place = self.placed.pointer(memory) if self.placed and is_placed else place
         ctype = CTYPES[tensor.dtype].stored
         self.pointers[f"{ctype} *{name} = {place};"] = None
@@ -169,74 +220,51 @@ class _Writer:
         if tensor.dtype == "float16":
             self.narrowed.append(name)
             place = f"f{name}[j - from]"
-        self.body.append(f"{place} = {self.values[tensor.index]};")
+        self.body.append(f"{place} = {value};")
+
+    def look_up(self, table: Operation) -> None:
+        """Store the byte that a table's result depends on in its place, where the table replaces it."""
+        self.values[table.result.index] = self.value(table.uses[0], table.result.shape)
+        self.store(table.result)
+        self.mapped.append((f"o{table.result.index}", self._table(table)))
+
+    def look_up_before(
+        self, table: Operation, operations: Sequence[Operation], given: Sequence[tuple[Tensor, str]]
+    ) -> None:
+        """Append a loop that computes the bytes that a table's result depends on by ``operations``."""
+        self.begin(given)
+        for operation in operations:
+            self.compute(operation)
+        array = f"b{table.result.index}"
+        self.body.append(f"{array}[j - from] = {self.value(table.uses[0], table.result.shape)};")
+        stored = CTYPES[table.result.dtype].stored
+        self.lookups.append(Lookup(array, stored, self._table(table), tuple(self.body)))
+        self.found[table.result.index] = f"{array}[j - from]"
+
+    def _table(self, table: Operation) -> str:
+        name = f"t{table.result.index}"
+        self.pointers[f"static const uint8_t {name}[256] = {{{', '.join(map(str, table.numbers))}}};"] = None
+        return name
 
     def value(self, use: Use, shape: Shape) -> str:
         """Return the value of an operand of an operator with a result of ``shape``; load it first if necessary."""
+        if use.tensor.index in self.given:
+            self.define(use.tensor, self.given.pop(use.tensor.index))
         if use.tensor.index in self.values:
             return self.values[use.tensor.index]
         offset, index = operand_offset(use, shape, self.inner)
         memory = self.pointer_of(use.tensor, False)
         key = (memory, f"{offset}[{index}]")
-        if key not in self.loads:
-            name = f"x{len(self.loads)}"
-            self.loads[key] = name
+        name = self.loads.setdefault(key, f"x{len(self.loads)}")
+        if name not in self.read:
+            self.read.add(name)
             ctype = CTYPES[use.tensor.dtype]
-            self.pointers[f"const {ctype.stored} *{name} = {_sum(memory, offset)};"] = None
+            self.pointers[f"const {ctype.stored} *{name} = {c_sum(memory, offset)};"] = None
             text = f"{name}[{index}]"
             if use.tensor.dtype == "float16" and index == "j":
-                self.widened.append(name)
+                self.widened += [] if name in self.widened else [name]
                 text = f"f{name}[j - from]"
             elif use.tensor.dtype == "float16":
                 text = f"pk_widen({text})"
             self.body.append(f"const {ctype.value} u{name} = {text};")
-        return f"u{self.loads[key]}"
-
-
-def operand_offset(use: Use, shape: Shape, inner: Extent) -> tuple[str, str]:
-    """Return where the run of an operand of an operator with a result of ``shape`` starts, and the index in the run.
-
-    Both are C expressions, the first over ``row`` and ``start``; the index is ``j``, or ``0`` for one element per row.
-    """
-    if is_full(use, shape):
-        return _sum(_row("row", inner), "start"), "j"
-    axis = split_rows(shape, inner)
-    if axis is None:
-        raise CannotRender(f"an operand of shape {tuple(use.shape)} for rows of {inner}")
-    mask = mask_of(use, shape)
-    along = any(has and not equal(extent, 1) for has, extent in zip(mask[axis:], shape[axis:], strict=True))
-    rows = _row_index(mask[:axis], Shape(shape[:axis]))
-    offset = _row(rows, inner if along else 1) if rows else ""
-    return _sum(offset, "start" if along else ""), "j" if along else "0"
-
-
-def _row_index(mask: Sequence[bool], shape: Shape) -> str:
-    """Return C for the row that a broadcast operand reads for ``row`` of ``shape``; '' if it has only one."""
-    axes = [axis for axis in range(len(shape)) if not equal(shape[axis], 1)]
-    if not any(mask[axis] for axis in axes):
-        return ""
-    if all(mask[axis] for axis in axes):
-        return "row"
-    terms = []
-    stride: Extent = 1
-    position = len(axes)
-    while position > 0:
-        stop = position
-        while position > 0 and mask[axes[position - 1]] == mask[axes[stop - 1]]:
-            position -= 1
-        extent = product(shape[axis] for axis in axes[position:stop])
-        if mask[axes[stop - 1]]:
-            after = product(shape[axis] for axis in axes[stop:])
-            index = "row" if equal(after, 1) else f"row / {c_text(after)}"
-            index = f"({index})" if position == 0 else f"({index} % {c_text(extent)})"
-            terms.append(_row(index, stride))
-            stride = product((stride, extent))
-    return terms[0] if len(terms) == 1 else "(" + " + ".join(reversed(terms)) + ")"
-
-
-def _row(index: str, length: Extent) -> str:
-    return index if equal(length, 1) else f"{index} * {c_text(length)}"
-
-
-def _sum(*terms: str) -> str:
-    return " + ".join(term for term in terms if term) or "0"
+        return f"u{name}"

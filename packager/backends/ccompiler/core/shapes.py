@@ -1,4 +1,4 @@
-"""Extents of tensors: integers, or TVM expressions over shape variables, and their C expressions."""
+"""Extents of tensors: integers, or TVM expressions over shape variables, their C, and how permutations change them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from packager.codegen.c_text import c_integer, c_operation
 from packager.graph.symbolic import OPERATORS
 
 Extent = Any  # int, or tirx.PrimExpr
+# The maximum of channel groups that an unrolled loop interleaves, and of channels of planes.
+MOST_GROUPS = 16
 _FORMS = {"//": "({} / {})", "min": "pk_min_i64({}, {})", "max": "pk_max_i64({}, {})"}  # extents are not negative
 
 
@@ -91,3 +93,19 @@ def c_text(extent: Extent) -> str:
 def c_name(variable: tirx.Var) -> str:
     """Return the name of a shape variable in C."""
     return "n_" + "".join(c if c.isalnum() and c.isascii() else "_" for c in str(variable.name))
+
+
+def interleaves(extents: Sequence[Extent], axes: Sequence[int]) -> bool:
+    """Whether the last two axes are swapped, groups of channels and the channels of a group, and groups are few.
+
+    ``extents`` are those of the source.
+    """
+    rank = len(axes)
+    swapped = rank > 1 and list(axes) == [*range(rank - 2), rank - 1, rank - 2]
+    static = swapped and all(isinstance(extent, int) for extent in extents[-2:])
+    return static and 1 < extents[-2] <= MOST_GROUPS
+
+
+def makes_channels_last(extents: Sequence[Extent], axes: Sequence[int]) -> bool:
+    """Whether NCHW of few channels becomes NHWC. ``extents`` are those of the source."""
+    return list(axes) == [0, 2, 3, 1] and isinstance(extents[1], int) and 1 <= extents[1] <= MOST_GROUPS

@@ -19,9 +19,8 @@ from packager.backends.ccompiler.core.operations import (
     Tensor,
     Use,
 )
-from packager.backends.ccompiler.core.permutations import interleaves
 from packager.backends.ccompiler.core.placed import Placed, Turned
-from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, product
+from packager.backends.ccompiler.core.shapes import Extent, Shape, equal, interleaves, product
 from packager.backends.ccompiler.core.statistics import Statistics, statistics_of
 from packager.graph.normalize import attributes_of_call
 

@@ -10,8 +10,7 @@ from typing import Any
 from packager.backends.ccompiler.core.expressions import CTYPES, element
 from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
 from packager.backends.ccompiler.core.operations import Operation
-from packager.backends.ccompiler.core.permutations import makes_channels_last
-from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
+from packager.backends.ccompiler.core.shapes import c_text, ceil_div, makes_channels_last, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.bundle.dtypes import DTYPES
 

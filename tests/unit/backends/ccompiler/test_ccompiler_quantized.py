@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ from packager.backends.ccompiler.core.machine import Machine
 
 pytestmark = pytest.mark.slow
 
+Emit = Callable[[Any], Any]
 RNG = np.random.default_rng(11)
 MACHINES = {
     "own": (None, "ccompiler"),
+    "avx2": (Machine(32, 16, "avx2"), "ccompiler -march=x86-64-v3"),
     "sse2": (Machine(16, 16, "sse2"), "ccompiler -march=x86-64-v2"),
     "aarch64": (Machine(16, 32, "aarch64"), "ccompiler -march=x86-64-v2"),
     "avx512": (Machine(64, 32, "avx512"), "ccompiler -march=x86-64-v4"),
@@ -128,3 +132,95 @@ def test_max_pool2d(tmp_path: Path) -> None:
     padded = np.pad(data, ((0, 0), (1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
     np.testing.assert_array_equal(run(data), windows.max((-1, -2)))
+
+
+def source_in(folder: Path) -> str:
+    return (folder / "ccompiler.c").read_text()
+
+
+def quantized(e: Emit, x: Any, scale: float, zero: int, dtype: str) -> Any:
+    """Emit QuantizeLinear as the transform of quantized models writes it."""
+    whole = e(op.astype(e(op.round(e(op.divide(x, relax.const(scale, "float32"))))), "int32"))
+    limits = np.iinfo(dtype)
+    shifted = e(op.clip(e(op.add(whole, relax.const(zero, "int32"))), float(limits.min), float(limits.max)))
+    return e(op.astype(shifted, dtype))
+
+
+def dequantized(e: Emit, x: Any, scale: float, zero: int) -> Any:
+    """Emit DequantizeLinear."""
+    whole = e(op.subtract(e(op.astype(x, "int32")), relax.const(zero, "int32")))
+    return e(op.multiply(e(op.astype(whole, "float32")), relax.const(scale, "float32")))
+
+
+def numbers(x: np.ndarray, scale: float, zero: int) -> np.ndarray:
+    return np.float32(scale) * (x.astype("i4") - zero).astype("f4")
+
+
+def bytes_of(x: np.ndarray, scale: float, zero: int, dtype: str) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    rounded = np.rint(x.astype("f4") / np.float32(scale)).astype("i4")
+    return np.clip(rounded + zero, limits.min, limits.max).astype(dtype)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return (1 / (1 + np.exp(-x.astype("f8")))).astype("f4")
+
+
+@pytest.mark.sampled(5, every_value=False)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("rest", ["", "read", "stored and read", "given"])
+def test_functions_of_one_byte_are_tables(rest: str, machine: str, dtype: str, tmp_path: Path) -> None:
+    """x sigmoid(x), quantized thrice, is one table, at the end of a loop or in the middle of it."""
+    zero = 120 if dtype == "uint8" else -3
+    rows = symbol()
+    x, y = variable("x", (rows, 100), dtype), variable("y", (rows, 100))
+
+    def body(e: Emit, x: Any, y: Any) -> Any:
+        x = quantized(e, y, 0.03, zero, dtype) if rest == "given" else x
+        plain = dequantized(e, x, 0.03, zero)
+        gate = dequantized(e, quantized(e, e(op.sigmoid(plain)), 0.0039, 0, "uint8"), 0.0039, 0)
+        made = quantized(e, e(op.multiply(plain, gate)), 0.031, 7, dtype)
+        if not rest:
+            return made
+        other = e(op.add(dequantized(e, made, 0.031, 7), y))
+        return (made, other) if "stored" in rest else other
+
+    run = runner(partition([x, y], body), tmp_path, machine)
+    assert "pk_map_bytes(" in source_in(tmp_path)
+    for count in (1, 3, 50):
+        data, others = extremes((count, 100), dtype), RNG.standard_normal((count, 100)).astype("f4")
+        source = bytes_of(others, 0.03, zero, dtype) if rest == "given" else data
+        plain = numbers(source, 0.03, zero)
+        gate = numbers(bytes_of(sigmoid(plain), 0.0039, 0, "uint8"), 0.0039, 0)
+        made = bytes_of(plain * gate, 0.031, 7, dtype)
+        results = run(data, others)
+        expected = [made] if not rest or "stored" in rest else []
+        expected += [numbers(made, 0.031, 7) + others] if rest else []
+        for result, wanted in zip(results if len(expected) > 1 else [results], expected, strict=True):
+            np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_table_follows_a_product(machine: str, tmp_path: Path) -> None:
+    x, w = variable("x", (symbol(), 24), "uint8"), variable("w", (24, 40), "int8")
+
+    def body(e: Emit, x: Any, w: Any) -> Any:
+        sums = e(op.astype(e(op.matmul(x, w, out_dtype="int32")), "float32"))
+        made = quantized(e, sums, 90.0, 100, "uint8")
+        return quantized(e, e(op.tanh(dequantized(e, made, 0.02, 100))), 0.0078, 128, "uint8")
+
+    run = runner(partition([x, w], body, [1]), tmp_path, machine)
+    data, weights = extremes((9, 24), "uint8"), extremes((24, 40), "int8")
+    made = bytes_of((data.astype("i4") @ weights.astype("i4")).astype("f4"), 90.0, 100, "uint8")
+    expected = bytes_of(np.tanh(numbers(made, 0.02, 100).astype("f8")).astype("f4"), 0.0078, 128, "uint8")
+    np.testing.assert_array_equal(run(data, weights), expected)
+    assert source_in(tmp_path).count("static const uint8_t t") == 1
+
+
+def test_cheap_functions_of_bytes_are_computed(tmp_path: Path) -> None:
+    x = variable("x", (40, 30), "uint8")
+    run = Runner(partition([x], lambda e, x: e(op.clip(e(op.add(x, relax.const(3, "uint8"))), 5, 200))), tmp_path)
+    assert "pk_map_bytes(" not in source_in(tmp_path)
+    data = extremes((40, 30), "uint8")
+    np.testing.assert_array_equal(run(data), np.clip(data + np.uint8(3), 5, 200))
