@@ -22,6 +22,7 @@ MOST_SETS, FEWEST_SETS = 128, 3
 FEWEST_CALLS = 12
 
 Call = Callable[[], torch.Tensor]
+Step = tuple[str, ctypes.Structure]  # a kernel, and its problem
 Work = Callable[[], list[torch.Tensor]]
 
 
@@ -32,7 +33,8 @@ class Case:
     ``want`` is the result of the first set; ``result`` returns what a kernel of ours has written for it, seen as
     ``want`` is. ``errors`` compares the two: a result is right if no error is above its limit. ``rivals`` are torch's
     ways to solve it, by name: for each set a call. Those of ``judged`` are compared with ``want``, too. ``tensors``
-    have to live as long as the case.
+    have to live as long as the case. ``steps`` returns the launches of a route, by its name, for a set of operands,
+    where these are not one.
     """
 
     structures: Sequence[ctypes.Structure]
@@ -44,6 +46,13 @@ class Case:
     rivals: Mapping[str, list[Call]]
     judged: bool = True
     tensors: Sequence[Any] = field(default_factory=list)
+    steps: Callable[[str, int], list[Step]] | None = None
+
+    def steps_of(self, kernel: str) -> list[list[Step]]:
+        """Return what is launched for each set of operands, in order."""
+        if self.steps is None:
+            return [[(kernel, structure)] for structure in self.structures]
+        return [self.steps(kernel, index) for index in range(len(self.outputs))]
 
     def errors_of(self, got: torch.Tensor) -> list[float]:
         """Return the errors of a result."""
@@ -74,20 +83,22 @@ class Bench:
         ours: dict[str, dict[str, Any]] = {}
         works: dict[str, Work] = {}
         for kernel in kernels:
-            filled = [self._driver.fill(kernel, structure) for structure in case.structures]
-            launches = [each for each in filled if each is not None]
-            if len(launches) < len(filled):
+            filled = [
+                [(name, self._driver.fill(name, given)) for name, given in each] for each in case.steps_of(kernel)
+            ]
+            if any(one is None for each in filled for _, one in each):
                 ours[kernel] = {"refused": True}
                 continue
-            ours[kernel] = {"errors": self._errors(case, self._work_of(kernel, launches[:1]))}
-            works[kernel] = self._work_of(kernel, launches)
+            launches = [[(name, one) for name, one in each if one is not None] for each in filled]
+            ours[kernel] = {"errors": self._errors(case, self._work_of(launches[0]))}
+            works[kernel] = self._work_of([one for each in launches for one in each])
         theirs = {rival: _try(calls[0], case) for rival, calls in case.rivals.items()} if timed else {}
         if timed:
             works |= {rival: _all(case.rivals[rival]) for rival in theirs if "unavailable" not in theirs[rival]}
-            repeats = -(-FEWEST_CALLS // len(case.structures))
+            repeats = -(-FEWEST_CALLS // len(case.outputs))
             graphs = {name: capture(work, repeats) for name, work in works.items()}
             replays = {name: graph for name, (graph, _) in graphs.items()}
-            for name, times in self._time(replays, repeats * len(case.structures)).items():
+            for name, times in self._time(replays, repeats * len(case.outputs)).items():
                 (ours if name in ours else theirs)[name]["us"] = spread(times)
                 if name in ours:  # where launches overlap
                     again = self._errors(case, replays[name].replay)
@@ -102,12 +113,12 @@ class Bench:
         torch.cuda.synchronize()
         return case.errors_of(case.result())
 
-    def _work_of(self, kernel: str, launches: Sequence[Filled]) -> Work:
-        """Return what launches a kernel for each set, one after the other, as the runtime of a bundle does."""
+    def _work_of(self, launches: Sequence[tuple[str, Filled]]) -> Work:
+        """Return what launches kernels one after the other, as the runtime of a bundle does."""
 
         def work() -> list[torch.Tensor]:
             stream = torch.cuda.current_stream().cuda_stream
-            for index, filled in enumerate(launches):
+            for index, (kernel, filled) in enumerate(launches):
                 self._driver.launch(kernel, filled, stream, programmatic=index > 0)
             return []
 

@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from benchmarks.cutlass.bench import Case
-from benchmarks.cutlass.launch import BlockGemmProblem, GemmProblem
-from benchmarks.cutlass.problems import BlockProduct
+from benchmarks.cutlass.bench import Case, Step
+from benchmarks.cutlass.block_products import BlockProduct, slices_of
+from benchmarks.cutlass.launch import BlockGemmProblem, DequantizeProblem, GemmProblem
 
 UNIT_BYTES, COLUMNS, CHUNK = 512, 16, 32  # as in templates/cutlass/gemm/gemm_blocks.h
 NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -36,18 +36,47 @@ def block_case(
         gemm.batch, gemm.lda, gemm.ldd = 1, k, n
         given = zeros.data_ptr() if problem.zeros else 0
         structures.append(BlockGemmProblem(gemm, scales.data_ptr(), given, problem.block))
-    floats = [dequantized(problem, *each) for each in weights]
-    want = inputs[0].float() @ floats[0].T
-    halves = [each.half() for each in floats]
-    del floats
+    halves = [dequantized(problem, *each).half() for each in weights]
+    want = inputs[0].double() @ dequantized(problem, *weights[0]).double().T
     half = problem.nbytes // 2
     copies = [torch.empty(2, half, dtype=torch.uint8, device=x.device) for x in inputs]
     rivals = {
         "linear (cuBLASLt) of halves": [partial(functional.linear, x, w) for x, w in zip(inputs, halves, strict=True)],
         "a copy of as many bytes": [partial(each[0].copy_, each[1]) for each in copies],
     }
-    kept = [inputs, weights, halves, copies]
-    return Case(structures, outputs, want, lambda: outputs[0], errors, TOLERANCES, rivals, judged=False, tensors=kept)
+    columns = slices_of(problem)[-1] if m > 16 else 0
+    floats = [torch.empty(columns, k, dtype=torch.float16, device=inputs[0].device)]
+    kept = [inputs, weights, halves, copies, floats]
+    case = Case(structures, outputs, want, lambda: outputs[0], errors, TOLERANCES, rivals, judged=False, tensors=kept)
+    if m > 16:
+        case.steps = lambda route, index: _steps(structures[index], route, halves[index], floats[0].data_ptr())
+    return case
+
+
+def _steps(problem: BlockGemmProblem, route: str, halves: torch.Tensor, floats: int) -> list[Step]:
+    """Return the launches of a route, as templates/cutlass/gemm/block_launch.h makes them."""
+    gemm = problem.gemm
+    kind, *kernels = route.split(":")
+    if kind == "few":
+        found: list[Step] = []
+        for row in range(0, gemm.m, 16):
+            few = BlockGemmProblem.from_buffer_copy(problem)
+            few.gemm.m = min(16, gemm.m - row)
+            few.gemm.a, few.gemm.d = gemm.a + 2 * row * gemm.lda, gemm.d + 2 * row * gemm.ldd
+            found.append((kernels[0], few))
+        return found
+    if kind == "floats":
+        whole = GemmProblem.from_buffer_copy(gemm)
+        whole.b, whole.ldb = halves.data_ptr(), gemm.k
+        return [(kernels[0], whole)]
+    found = []
+    for column in range(0, gemm.n, int(kind)):
+        part = GemmProblem.from_buffer_copy(gemm)
+        part.n, part.b, part.ldb, part.d = min(int(kind), gemm.n - column), floats, gemm.k, gemm.d + 2 * column
+        sizes = (column, part.n, gemm.k, problem.block)
+        weights = DequantizeProblem(gemm.b, problem.scales, problem.zeros, floats, *sizes)
+        found += [(kernels[0], weights), (kernels[1], part)]
+    return found
 
 
 def _weights(problem: BlockProduct, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -14,9 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.cutlass.bench import Call, Case, count_sets
 from benchmarks.cutlass.block_cases import block_case
+from benchmarks.cutlass.block_products import BlockProduct
 from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.launch import AttentionProblem, GemmProblem, conv_problem, stem_problem
-from benchmarks.cutlass.problems import Attention, BlockProduct, Problem, Product
+from benchmarks.cutlass.problems import Attention, Problem, Product
 from packager.backends.cutlass.conv.groups import pack_groups
 
 DTYPE = torch.float16

@@ -39,6 +39,16 @@ class BlockGemmProblem(ctypes.Structure):
 
     _fields_ = (
         *(("gemm", GemmProblem), ("scales", ctypes.c_uint64), ("zeros", ctypes.c_uint64), ("block", ctypes.c_int64)),
+        *(("floats", ctypes.c_uint64), ("slice", ctypes.c_int64)),
+    )
+
+
+class DequantizeProblem(ctypes.Structure):
+    """As pk_dequantize_t."""
+
+    _fields_ = (
+        *[(name, ctypes.c_uint64) for name in ("b", "scales", "zeros", "d")],
+        *[(name, ctypes.c_int64) for name in ("first", "n", "k", "block")],
     )
 
 

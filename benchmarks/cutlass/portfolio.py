@@ -21,7 +21,7 @@ from benchmarks.gpu import decoder
 from benchmarks.gpu.zoo import BATCHES, ENTRIES, module_of
 from benchmarks.zoo.models import export
 from packager.backends.cutlass.core.kernel import KernelConfig
-from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm
+from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm, DequantizeBlocks
 from packager.backends.cutlass.module import kernels_for
 from packager.backends.cutlass.portfolio import FOLDER, GROUPS, group_of, read_portfolio, to_json
 from packager.pipeline.import_models import import_model
@@ -67,7 +67,7 @@ def models(choosing: bool, folder: Path) -> Iterator[tuple[str, Path, dict[str, 
 
 def of_eight_bits(config: KernelConfig) -> Iterator[KernelConfig]:
     """Yield the kernel for weights in blocks of 8 bits, of one for 4."""
-    if isinstance(config, BlockRowsGemm) and config.bits == 4:
+    if isinstance(config, BlockRowsGemm | DequantizeBlocks) and config.bits == 4:
         yield dataclasses.replace(config, bits=8)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.cutlass.block_products import BlockProduct
 from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.forms import HALF, SIZES, Form, name_of
 from benchmarks.harness.gpu import matches
@@ -85,32 +86,6 @@ class Attention:
         return SIZES["float16"] * self.batch * rows * self.depth
 
 
-@dataclass(frozen=True)
-class BlockProduct:
-    """[m, k] times weights [n, k] of ``bits``, quantized in blocks, with zero points or without; 16 divides n, 64 k."""
-
-    m: int
-    n: int
-    k: int
-    bits: int = 4
-    block: int = 32
-    zeros: bool = False
-
-    form = HALF
-    group = "blocks"
-
-    @property
-    def name(self) -> str:
-        """The name in files and options."""
-        return f"blocks_{self.m}x{self.n}x{self.k}_w{self.bits}g{self.block}{'z' * self.zeros}"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of operands and result."""
-        numbers = (2 + self.zeros) * self.n * self.k // self.block
-        return self.n * self.k * self.bits // 8 + numbers + SIZES["float16"] * self.m * (self.n + self.k)
-
-
 Problem = Product | Attention | Conv | BlockProduct
 
 
@@ -125,6 +100,7 @@ _LAYERS_OF_LLAMA = (
     *((2048, 2048), (3072, 2048), (16384, 2048), (2048, 8192), (32000, 2048)),
     *((4096, 4096), (22016, 4096), (4096, 11008)),
 )
+_MANY = ((2048, 2048), (16384, 2048), (4096, 4096), (22016, 4096), (4096, 11008))
 # N, K of layers of BERT, Llama 3.2 1B, Llama 2 7B and the zoo's small models, q, k and v merged, gate and up too; to
 # which the cost model is fitted.
 _FITTED = (
@@ -220,6 +196,17 @@ FP16: dict[str, tuple[Problem, ...]] = {
         *(BlockProduct(m, 4096, 4096, *kind) for kind in _FORMATS for m in (1, 5, 16)),
         *(BlockProduct(1, 11008, 4096, *kind) for kind in _FORMATS),
     ),
+    "many_blocks": (
+        *(BlockProduct(m, n, k) for n, k in _MANY for m in (17, 32, 48, 64, 96, 128, 512, 2048)),
+        *(BlockProduct(m, 4096, 4096, *kind) for kind in _FORMATS[2:] for m in (32, 64, 512)),
+    ),
+    "block_forms": tuple(
+        BlockProduct(m, 1040, 2048, bits, block, zeros)
+        for m in (1, 16, 17, 32, 128, 512, 2048)
+        for bits in (4, 8)
+        for block in (32, 128)
+        for zeros in (False, True)
+    ),
     "conv": tuple(Conv(batch, *layer) for batch in (1, 8, 32) for layer in _LAYERS),
     "conv_wide": tuple(Conv(*sizes) for sizes in _WIDE),
     "groups": tuple(
@@ -269,7 +256,7 @@ INT8: dict[str, tuple[Problem, ...]] = {
         for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512))
     ),
 }
-CHECKS = ("forms", "fp8_forms")
+CHECKS = ("forms", "fp8_forms", "block_forms")
 """The sets that are not timed."""
 
 

@@ -1,7 +1,8 @@
 """Relax operators over weights that are quantized in blocks of a few bits.
 
-``packager.dequantize_blocks`` returns such weights as floats. ``packager.block_matmul`` is a product with them, which a
-backend may compute from the packed bits. Weights are packed as those of onnxruntime's MatMulNBits
+``packager.dequantize_blocks`` returns such weights as floats. ``packager.block_matmul`` is a product with them: the
+backends ``ccompiler`` and ``cutlass`` multiply by the packed bits, what no backend takes dequantizes them first.
+Weights are packed as those of onnxruntime's MatMulNBits
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md): row ``n`` has the weights of column ``n``
 of the result, in blocks along the depth, the lowest bits of a byte first.
 """
@@ -9,11 +10,12 @@ of the result, in blocks along the depth, the lowest bits of a byte first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.ir import Op
 
 from packager.bundle.arrays import Array
@@ -61,7 +63,8 @@ def dequantize_blocks(packed: Any, scales: Any, zeros: Any, form: BlockFormat) -
 def block_matmul(data: Any, packed: Any, scales: Any, zeros: Any, form: BlockFormat) -> relax.Call:
     """Return the call: ``data`` [..., depth] times the transposed weights, [..., rows], in the type of the data.
 
-    With data of float32 scales and zero points are too. With data of float16 scales are, and zero points are uint8.
+    With data of float32 scales and zero points are too. With data of 16-bit floats scales are float16, and zero points
+    uint8.
     """
     return relax.Call(Op.get(MATMUL), [data, packed, scales, zeros], _attributes(form))
 
@@ -109,6 +112,39 @@ def dequantized(packed: Array, scales: Array, zeros: Array, form: BlockFormat) -
     zero = zeros[..., None] if form.has_zeros else np.float32(form.middle)
     whole = ((numbers - zero) * scales[..., None]).reshape(len(packed), -1)
     return np.ascontiguousarray(whole[:, : form.depth])
+
+
+def legalize_dequantize_blocks(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``packager.dequantize_blocks``."""
+    compute = partial(_dequantize, form=format_of(call.attrs))
+    return builder.call_te(compute, *call.args, primfunc_name_hint="dequantize_blocks")
+
+
+def legalize_block_matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``packager.block_matmul``."""
+    data, *weights = call.args
+    compute = partial(_dequantize, form=format_of(call.attrs), transposed=True)
+    turned = builder.emit(builder.call_te(compute, *weights, primfunc_name_hint="dequantize_blocks"))
+    if (dtype := str(data.ty.dtype)) != "float32":
+        turned = builder.emit(relax.op.astype(turned, dtype))
+    product = builder.normalize(relax.op.matmul(data, turned))
+    return product.op.get_attr("FLegalize")(builder, product)
+
+
+def _dequantize(packed: Any, scales: Any, zeros: Any, form: BlockFormat, *, transposed: bool = False) -> Any:
+    per_byte, mask = 8 // form.bits, (1 << form.bits) - 1
+
+    def weight(row: Any, k: Any) -> Any:
+        block, place = k // form.block, k % form.block
+        byte = packed[row, block, place // per_byte].astype("int32")
+        shift = (place % per_byte * form.bits).astype("int32")
+        number = ((byte >> shift) & tirx.const(mask, "int32")).astype("float32")
+        zero = zeros[row, block].astype("float32") if form.has_zeros else tirx.const(float(form.middle), "float32")
+        return (number - zero) * scales[row, block].astype("float32")
+
+    if transposed:
+        return te.compute((form.depth, packed.shape[0]), lambda k, row: weight(row, k), name="dequantized")
+    return te.compute((packed.shape[0], form.depth), weight, name="dequantized")
 
 
 def _infer_weights(call: Any, _builder: Any) -> Any:

@@ -36,7 +36,6 @@ from packager.lower.legalize.accumulate import (
     reduce_in_float32,
 )
 from packager.lower.legalize.arg_rows import legalize_arg_rows
-from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
 from packager.lower.legalize.cumulative import legalize_as_reductions, legalize_in_rows
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.grid_sample import legalize_grid_sample
@@ -71,8 +70,8 @@ LEGALIZERS = {
     "relax.reshape": legalize_reshape,
     "relax.nn.layer_norm": legalize_layer_norm,
     tree_ensemble.NAME: legalize_tree_ensemble,
-    block_weights.DEQUANTIZE: legalize_dequantize_blocks,
-    block_weights.MATMUL: legalize_block_matmul,
+    block_weights.DEQUANTIZE: block_weights.legalize_dequantize_blocks,
+    block_weights.MATMUL: block_weights.legalize_block_matmul,
     RESIZE: legalize_resize,
     COL2IM: legalize_col2im,
 }

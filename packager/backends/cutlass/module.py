@@ -21,7 +21,7 @@ from packager.backends.cutlass.core.compile_kernels import (
 from packager.backends.cutlass.core.drafts import ZEROS, GroupDraft
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
-from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm
+from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm, most_rows
 from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
@@ -87,7 +87,7 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
         case MatmulProblem() as problem:
             add_gemm(problem, arguments, group, options, flops)
         case BlockProblem() as problem:
-            add_block_gemm(problem, arguments, group, options)
+            add_block_gemm(problem, arguments, group, options, most_rows(problem, partition))
         case ConvProblem() as problem:
             add_convolution(problem, arguments, group, options, flops)
         case QuantizedProblem() as problem:
@@ -112,7 +112,7 @@ def _kernels(
     configs: dict[str, KernelConfig] = {}
     wanted: dict[str, set[int]] = {}
     for draft in (draft for group in drafts for draft in group.functions):
-        for choice in (choice for candidate in shipping[draft.symbol] for choice in candidate.choices):
+        for choice in draft.choices(shipping[draft.symbol]):
             configs[choice.kernel.name] = choice.kernel
             wanted.setdefault(choice.kernel.name, set()).add(choice.arch)
     return [

@@ -19,7 +19,7 @@ from packager.backends.cutlass.conv.kernels import ConvConfig
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
-from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm
+from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm, DequantizeBlocks
 from packager.backends.cutlass.gemm.few_rows import FewRowsGemm
 from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.kernels import QuantizedConfig
@@ -31,7 +31,7 @@ GROUPS = ("hopper", "besides", "plain")
 _TYPES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
-        *(GemmConfig, FewRowsGemm, BlockRowsGemm, ConvConfig, QuantizedConfig),
+        *(GemmConfig, FewRowsGemm, BlockRowsGemm, DequantizeBlocks, ConvConfig, QuantizedConfig),
         *(Sm80Attention, Sm90Attention, SplitAttention, Sm80Tile, Sm90Tile),
     )
 }

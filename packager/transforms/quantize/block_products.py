@@ -22,8 +22,8 @@ from packager.graph.rewrite import map_operands, rebuild_main, with_main
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-# Of the largest number in a block, two bytes hold more than results of float16 do.
-DATA_BYTES = {"float32": 3, "float16": 2}
+# Of the largest number in a block, two bytes hold more than results of 16 bits do.
+DATA_BYTES = {"float32": 3, "float16": 2, "bfloat16": 2}
 # On a GPU the weights of more rows are folded: a product of 16-bit floats is then faster, or as fast.
 GPU_ROWS = 16
 GPU_BLOCKS = (32, 64, 128, 256)

@@ -34,7 +34,16 @@ typedef struct {
   pk_gemm_t gemm;
   const void *scales, *zeros; /* zeros is NULL where they are half of the range */
   int64_t block;
+  void *floats;  /* workspace of `slice` columns, [slice, k]: where more than few rows are multiplied */
+  int64_t slice; /* a multiple of 16 */
 } pk_block_gemm_t;
+
+/* d [n, k] are those weights of the columns from `first` on, a multiple of 16, as floats. */
+typedef struct {
+  const void *b, *scales, *zeros;
+  void *d;
+  int64_t first, n, k, block;
+} pk_dequantize_t;
 
 /* o = softmax(scale * q k^T + mask) v, for each head of the batch. Element [b, s, h, d] of a tensor lies at
  * b * batch + s * row + h * head + d. */

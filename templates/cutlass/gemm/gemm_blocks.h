@@ -1,7 +1,8 @@
 /* d = act(alpha * a b + bias + beta * c) of few rows, where b has 4 or 8 bits an element, quantized in blocks along k.
  *
  * b's elements q are whole numbers: as halves q - zero is exact, and so are products with a in float32. The sum over a
- * block, or over what a lane takes of it, is scaled in float32. A tile has 16 columns; a unit is 512 bytes of it, 16 of
+ * block, or over what a lane takes of it, is scaled in float32. Of blocks of 16, which are less than a matrix instruction
+ * takes, the elements are scaled, and rounded, as where they are dequantized at build time. A tile has 16 columns; a unit is 512 bytes of it, 16 of
  * each lane: `pack_weights` of packager/backends/cutlass/gemm/block_weights.py is their order. */
 #pragma once
 
@@ -44,29 +45,64 @@ __device__ inline void unpack(uint32_t low, uint32_t high, uint32_t zero, uint32
   }
 }
 
+constexpr uint32_t kMinusZeros = 0x80008000u;
+
+/* Pairs of whole halves as those of a type, which is exact. */
+template <class Type>
+__device__ inline void convert(uint32_t (&pairs)[4]) {
+  if constexpr (!Type::kIsHalf) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) pairs[i] = pack<Type>(low_of<F16>(pairs[i]), high_of<F16>(pairs[i]));
+  }
+}
+/* Pairs of whole halves times a scale, the low half of `scales` or the high one, rounded once to a type. */
+template <class Type>
+__device__ inline void convert(uint32_t (&pairs)[4], uint32_t scales, bool high) {
+  const float scale = high ? high_of<F16>(scales) : low_of<F16>(scales);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    if constexpr (Type::kIsHalf) {
+      pairs[i] = fma_pairs(pairs[i], high ? high_halves(scales, scales) : low_halves(scales, scales), kMinusZeros);
+    } else {
+      pairs[i] = pack<Type>(low_of<F16>(pairs[i]) * scale, high_of<F16>(pairs[i]) * scale);
+    }
+  }
+}
+
 /* kRows: 8 or 16 rows of a. kBlocks: blocks of a unit, 1 where a block is a unit or more. */
-template <class Out, class Activation, int kRows, int kBits, int kBlocks, bool kZeros>
+template <class Type, class Out, class Activation, int kRows, int kBits, int kBlocks, bool kZeros>
 __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   constexpr int kParts = kRows / 8, kUnit = kUnitBits / kBits, kChunks = kUnit / 32;
+  // Several blocks are of a chunk, of which a lane's elements are of one; else a block is of whole chunks.
+  constexpr bool kInside = kBlocks > kChunks;
+  constexpr int kScales = kInside ? kChunks : kBlocks;
   // Of weights, and of the data, which are near: what is under way.
   constexpr int kUnits = 4, kAhead = kRows == 8 ? 4 : 2;
   constexpr int kAll = kUnits * kRowsWarps;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int64_t tile = blockIdx.x;
   const uint4 zero = make_uint4(0, 0, 0, 0);
-  const __half *a = static_cast<const __half *>(p.a);
+  const uint16_t *a = static_cast<const uint16_t *>(p.a);
   const uint4 *b = static_cast<const uint4 *>(p.b) + tile * p.units * 32 + lane;
   const int64_t pairs_of_tile = tile * p.blocks * 8;
   const uint32_t *scales = static_cast<const uint32_t *>(p.scales) + pairs_of_tile;
   const uint16_t *zeros = static_cast<const uint16_t *>(p.zeros) + pairs_of_tile;
 
   uint4 w[kUnits], x[kAhead][kParts][kChunks];
-  uint32_t s[kUnits][kBlocks], z[kUnits];
+  uint32_t s[kUnits][kScales], z[kUnits];
   auto load_b = [&](int place, int unit) {
     const bool inside = unit < p.units;
     const int64_t at = (int64_t(unit >> p.shift) * 8 + g) * kBlocks;
     w[place] = inside ? load_once(b + int64_t(unit) * 32) : zero;
-    if constexpr (kBlocks == 2) {
+    if constexpr (kInside) {
+      z[place] = 0;
+#pragma unroll
+      for (int c = 0; c < kChunks; c++) {
+        const int64_t own = at + (32 * c + 8 * t) / (kUnit / kBlocks);
+        s[place][c] = inside ? scales[own] : 0;
+        if constexpr (kZeros) z[place] |= inside ? uint32_t(zeros[own]) << 16 * c : 0;
+      }
+    } else if constexpr (kBlocks == 2) {
       const uint2 both = inside ? *reinterpret_cast<const uint2 *>(scales + at) : make_uint2(0, 0);
       s[place][0] = both.x, s[place][1] = both.y;
       if constexpr (kZeros) z[place] = inside ? *reinterpret_cast<const uint32_t *>(zeros + at) : 0;
@@ -101,31 +137,39 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
       const int unit = begin + u * kRowsWarps + warp;
       const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
 #pragma unroll
-      for (int block = 0; block < kBlocks; block++) {
+      for (int block = 0; block < kScales; block++) {
         float part[kParts][4] = {};
         const uint32_t of_block = kZeros ? z[u] >> 16 * block : 0;
         const uint32_t zero_top = kZeros ? of_block & 0xff : 1u << (kBits - 1),
                        zero_bottom = kZeros ? of_block >> 8 & 0xff : 1u << (kBits - 1);
 #pragma unroll
-        for (int c = block * kChunks / kBlocks; c < (block + 1) * kChunks / kBlocks; c++) {
+        for (int c = block * kChunks / kScales; c < (block + 1) * kChunks / kScales; c++) {
           uint32_t top[4], bottom[4];
           if constexpr (kBits == 4) {
             unpack<4>(words[2 * c], 0, zero_top, top), unpack<4>(words[2 * c + 1], 0, zero_bottom, bottom);
           } else {
             unpack<8>(words[0], words[1], zero_top, top), unpack<8>(words[2], words[3], zero_bottom, bottom);
           }
+          if constexpr (kInside) {
+            convert<Type>(top, s[u][block], false), convert<Type>(bottom, s[u][block], true);
+          } else {
+            convert<Type>(top), convert<Type>(bottom);
+          }
 #pragma unroll
           for (int j = 0; j < kParts; j++) {
             const uint4 &right = x[u % kAhead][j][c];
-            mma<F16>(part[j], top[0], bottom[0], top[1], bottom[1], right.x, right.y);
-            mma<F16>(part[j], top[2], bottom[2], top[3], bottom[3], right.z, right.w);
+            float(&sum)[4] = kInside ? acc[0][j] : part[j];
+            mma<Type>(sum, top[0], bottom[0], top[1], bottom[1], right.x, right.y);
+            mma<Type>(sum, top[2], bottom[2], top[3], bottom[3], right.z, right.w);
           }
         }
-        const float scale[2] = {low_of<F16>(s[u][block]), high_of<F16>(s[u][block])};
+        if constexpr (!kInside) {
+          const float scale[2] = {low_of<F16>(s[u][block]), high_of<F16>(s[u][block])};
 #pragma unroll
-        for (int j = 0; j < kParts; j++) {
+          for (int j = 0; j < kParts; j++) {
 #pragma unroll
-          for (int n = 0; n < 4; n++) acc[0][j][n] += scale[n / 2] * part[j][n];
+            for (int n = 0; n < 4; n++) acc[0][j][n] += scale[n / 2] * part[j][n];
+          }
         }
       }
       // As soon as the registers are free: loads are always under way.
@@ -138,25 +182,38 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
 #endif
 
 #ifdef PK_HOST
+/* How weights [n, k] lie in memory, of which the kernels know `blocks_of_unit`. */
+struct BlockLayout {
+  int32_t units, blocks, shift; /* as in BlocksParams */
+};
+
+/* Returns whether there is such a layout. */
+inline bool block_layout(int64_t k, int64_t block, int bits, int blocks_of_unit, BlockLayout *layout) {
+  const int unit = kUnitBits / bits;
+  if (blocks_of_unit == 1 ? block < unit || block % unit != 0 : block * blocks_of_unit != unit) return false;
+  const int64_t units_of_block = std::max<int64_t>(1, block / unit);
+  if ((units_of_block & (units_of_block - 1)) != 0 || units_of_block > 1 << 20) return false;
+  layout->units = int32_t((k + unit - 1) / unit);
+  layout->shift = 0;
+  while (1 << layout->shift < units_of_block) layout->shift++;
+  layout->blocks = blocks_of_unit == 1 ? int32_t((layout->units + units_of_block - 1) / units_of_block)
+                                       : layout->units * blocks_of_unit;
+  return true;
+}
+
 inline int32_t blocks_fill(const pk_block_gemm_t &problem, int rows, int bits, int blocks_of_unit, bool zeros,
                            bool residual, void *arguments, pk_cuda_launch_t *launch) {
-  const int unit = kUnitBits / bits;
-  const int64_t block = problem.block;
   pk_gemm_t gemm = problem.gemm;
   gemm.ldb = gemm.k;  // packed weights have no leading dimension
   *launch = {};
-  if (blocks_of_unit == 1 ? block < unit || block % unit != 0 : block * blocks_of_unit != unit) return -1;
-  const int64_t units_of_block = std::max<int64_t>(1, block / unit);
-  if ((units_of_block & (units_of_block - 1)) != 0 || units_of_block > 1 << 20) return -1;
+  BlockLayout layout;
+  if (!block_layout(gemm.k, problem.block, bits, blocks_of_unit, &layout)) return -1;
   if (!problem.scales || reinterpret_cast<uintptr_t>(problem.scales) % 8 != 0) return -1;
   if (zeros && (!problem.zeros || reinterpret_cast<uintptr_t>(problem.zeros) % 4 != 0)) return -1;
   BlocksParams &p = *static_cast<BlocksParams *>(arguments);
   if (const int32_t status = rows_fill(gemm, rows, 1, residual, &p, launch)) return status;
   p.scales = problem.scales, p.zeros = zeros ? problem.zeros : nullptr;
-  p.units = int32_t((gemm.k + unit - 1) / unit);
-  p.shift = 0;
-  while (1 << p.shift < units_of_block) p.shift++;
-  p.blocks = blocks_of_unit == 1 ? int32_t((p.units + units_of_block - 1) / units_of_block) : p.units * blocks_of_unit;
+  p.units = layout.units, p.blocks = layout.blocks, p.shift = layout.shift;
   return 0;
 }
 #endif

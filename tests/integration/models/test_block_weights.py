@@ -101,6 +101,22 @@ def test_products_read_packed_weights(case: Case, tmp_path: Path) -> None:
             np.testing.assert_allclose(y, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 2e-3), ("bf16", 1e-2)])
+def test_products_in_half_precision_read_packed_weights(precision: str, tolerance: float, tmp_path: Path) -> None:
+    case = CASES[1]
+    model, weights = model_of(case)
+    onnx.save(model, tmp_path / "m.onnx")
+    packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"rows": (1, 40)}, precision=precision)
+    manifest = packager.inspect(tmp_path / "m.so").manifest
+    assert max(constant.bytes for constant in manifest.constants) < weights.size
+    with packager.load(tmp_path / "m.so") as bundle:
+        for rows in (2, 33):
+            x = np.random.default_rng(rows).standard_normal((rows, case.depth)).astype("float32")
+            (y,) = bundle.run({"x": x}).values()
+            wanted = x.astype(np.float64) @ weights
+            np.testing.assert_allclose(y, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
 def test_other_uses_are_as_before(tmp_path: Path) -> None:
     """Weights that data give, and weights that are added and not multiplied."""
     values = np.random.default_rng(0).integers(-128, 128, (32, 8)).astype(np.int8)

@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from packager.graph.block_weights import BlockFormat, dequantize_blocks, dequantized, pack
 from packager.ir.model import NamedArray
 from packager.transforms.fold_weights import fold_weights
 
@@ -87,6 +88,18 @@ def test_one_unknown_operator_does_not_cost_the_others_their_views() -> None:
     }
     assert np.shares_memory(constants["w.permute_dims"].array, W)
     np.testing.assert_allclose(constants["v.permute_dims.exp"].array, np.exp(small.T), rtol=1e-6)
+
+
+def test_weights_in_blocks_may_be_read_by_an_operator_that_numpy_does_not_compute() -> None:
+    form = BlockFormat(4, 16, 32, has_zeros=False)
+    packed = pack(np.arange(96, dtype=np.uint8).reshape(3, 32) % 16, form)
+    scales = np.full((3, 2), 0.125, np.float32)
+
+    def build(b: relax.BlockBuilder, w: relax.Var, s: relax.Var) -> list[relax.Expr]:
+        return [b.emit(op.exp(b.emit(dequantize_blocks(w, s, s, form))))]
+
+    ((_, constant),) = fold(build, w=own("w", packed), s=own("s", scales)).items()
+    np.testing.assert_allclose(constant.array, np.exp(dequantized(packed, scales, scales, form)), rtol=1e-6)
 
 
 def test_names_stay_unique() -> None:

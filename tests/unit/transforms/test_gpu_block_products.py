@@ -11,9 +11,17 @@ import pytest
 pytest.importorskip("tvm")
 from tvm import relax
 
-from packager.graph.block_weights import DEQUANTIZE, MATMUL, BlockFormat, dequantize_blocks, dequantized, pack
+from packager.graph.block_weights import (
+    DEQUANTIZE,
+    MATMUL,
+    BlockFormat,
+    dequantize_blocks,
+    dequantized,
+    legalize_block_matmul,
+    legalize_dequantize_blocks,
+    pack,
+)
 from packager.graph.dataflow import bindings_of, operator_of
-from packager.lower.legalize.block_weights import legalize_block_matmul, legalize_dequantize_blocks
 from packager.transforms.quantize.block_products import keep_block_weights
 from tests.unit.tvm_machine import compute
 

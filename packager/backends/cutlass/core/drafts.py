@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,18 +51,44 @@ class Ranking:
         return bool(self.candidates)
 
 
+@dataclass(frozen=True)
+class Steps:
+    """How a function that launches several kernels decides at run time: ``function`` of C, given a ``type`` of these.
+
+    ``kernels`` are its members that are the same for all candidates, ``numbers`` those that are no kernels; ``role`` is
+    the member that is the candidate's kernel.
+    """
+
+    function: str
+    type: str
+    role: str
+    kernels: tuple[tuple[str, KernelConfig], ...] = ()
+    numbers: tuple[tuple[str, int], ...] = ()
+
+    def view(self) -> dict[str, Any]:
+        """Return the values of the template."""
+        return {**vars(self), "kernels": [(role, kernel.name) for role, kernel in self.kernels]}
+
+
 @dataclass
 class FunctionDraft(ProblemCall):
-    """A function that fills in a structure of ``templates/cutlass/common/problems.h`` and launches a kernel."""
+    """A function that fills in a structure of ``templates/cutlass/common/problems.h`` and launches a kernel, or those
+    of ``steps``."""
 
     ranking: Ranking = field(kw_only=True)
     zeros: str = ""
+    steps: Steps | None = None
 
     def use_workspace(self, workspace: int) -> None:
         """Set the problem's workspace, and the constant that initializes its barriers."""
         self.pointer("workspace", Parameter("workspace", workspace, written=True))
         self.parameters.append(Parameter("constant", name=ZEROS))
         self.zeros = f"p{len(self.parameters) - 1}"
+
+    def choices(self, shipped: Sequence[Candidate]) -> Iterator[Choice]:
+        """Yield the kernels that it launches with the candidates that the bundle ships."""
+        yield from (choice for candidate in shipped for choice in candidate.choices)
+        yield from (Choice(kernel) for _, kernel in (self.steps.kernels if self.steps else ()))
 
     def function(self, shipped: Sequence[Candidate], revision: str) -> PrimitiveFunction:
         """Return the function with the candidates that the bundle ships."""
@@ -77,6 +103,7 @@ class FunctionDraft(ProblemCall):
             "type": self.problem,
             "fields": self.fields,
             "zeros": self.zeros,
+            "steps": None if self.steps is None else self.steps.view(),
             "candidates": [
                 [
                     {"kernel": choice.kernel.name, "arch": choice.arch, "barriers": choice.kernel.barrier_bytes}
@@ -94,17 +121,17 @@ class GroupDraft(ProblemMemory):
     name: str = field(kw_only=True)
     functions: list[FunctionDraft] = field(default_factory=list)
 
-    def add(self, problem: str, ranking: Ranking) -> FunctionDraft:
+    def add(self, problem: str, ranking: Ranking, steps: Steps | None = None) -> FunctionDraft:
         """Add a function that solves a ``pk_<problem>_t``."""
-        draft = FunctionDraft(f"{self.name}_{problem}_{len(self.functions)}", f"pk_{problem}_t", ranking=ranking)
+        symbol = f"{self.name}_{problem}_{len(self.functions)}"
+        draft = FunctionDraft(symbol, f"pk_{problem}_t", ranking=ranking, steps=steps)
         self.functions.append(draft)
         return draft
 
     def reserve(self, shipped: Mapping[str, Sequence[Candidate]]) -> None:
         """Add a workspace for each function with a shipped kernel that needs one; ``shipped`` is by symbol."""
         for draft in self.functions:
-            kernels = [choice.kernel for candidate in shipped[draft.symbol] for choice in candidate.choices]
-            if any(kernel.barrier_bytes for kernel in kernels):
+            if any(choice.kernel.barrier_bytes for choice in draft.choices(shipped[draft.symbol])):
                 draft.use_workspace(self.workspace(draft.ranking.workspace))
 
     def group(self, functions: Sequence[PrimitiveFunction]) -> FunctionGroup:

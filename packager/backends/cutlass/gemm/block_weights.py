@@ -1,14 +1,15 @@
-"""GEMM kernels for at most 16 rows of float16 and weights of 4 or 8 bits, quantized in blocks along the depth."""
+"""Kernels for weights of 4 or 8 bits that are quantized in blocks along the depth: GEMM of at most 16 rows, and
+what makes the weights floats."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from packager.backends.cutlass.core.element_types import ELEMENTS
-from packager.backends.cutlass.core.kernel import KernelSource
+from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.backends.cutlass.gemm.few_rows import MEGABYTES, TYPES, RowsKernel
 from packager.backends.cutlass.gemm.kernels import form_name
 from packager.codegen.templates import MARK, render
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 ROWS = (8, 16)
-OUTPUTS = ("float16", "float32")
+OUTPUTS = {"float16": ("float16", "float32"), "bfloat16": ("bfloat16", "float32")}  # by the type of the data
 COLUMNS = 16  # of a tile
 UNIT_BITS = 256  # of a column, as in templates/cutlass/gemm/gemm_blocks.h
+LEAST_BLOCK = 16
 CHUNK = 32  # elements of a column whose eighths are of the lanes of a group
 # Where the bits of eight elements lie in a word of 4 bits each: one mask gives two neighbors as halves of a register.
 NIBBLES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.uint32)
@@ -28,7 +30,7 @@ NIBBLES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.uint32)
 
 @dataclass(frozen=True)
 class BlockRowsGemm(RowsKernel):
-    """A kernel for ``rows`` rows or fewer of float16, ``out`` is of bias, c and d.
+    """A kernel for ``rows`` rows or fewer of ``dtype``; ``out`` is of bias, c and d.
 
     ``blocks_of_unit`` blocks are a unit, or one is a unit or several. ``residual`` is whether c is read. Raises
     ValueError for what the template has no form for.
@@ -42,6 +44,7 @@ class BlockRowsGemm(RowsKernel):
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
+    dtype: str = "float16"
 
     def __post_init__(self) -> None:
         if self.rows not in ROWS or self.bits not in (4, 8):
@@ -50,8 +53,9 @@ class BlockRowsGemm(RowsKernel):
     @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
-        weights = f"w{self.bits}{'z' * self.has_zeros}{'b2' if self.blocks_of_unit == 2 else ''}"
-        parts = ["pk_gemm_blocks_f16", ELEMENTS[self.out].short, str(self.rows), weights]
+        weights = weights_name(self.bits, self.blocks_of_unit, has_zeros=self.has_zeros)
+        types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
+        parts = ["pk_gemm_blocks", *types, str(self.rows), weights]
         return "_".join([*parts, form_name(self.form)] + ["c"] * self.residual)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
@@ -60,6 +64,7 @@ class BlockRowsGemm(RowsKernel):
             "cutlass/gemm/gemm_blocks.cu.j2",
             mark=MARK,
             name=self.name,
+            element=TYPES[self.dtype],
             element_d=TYPES[self.out],
             activation=self.functor,
             residual=self.residual,
@@ -72,12 +77,53 @@ class BlockRowsGemm(RowsKernel):
         return KernelSource(self.name, text, archs, MEGABYTES)
 
 
+@dataclass(frozen=True)
+class DequantizeBlocks(KernelConfig):
+    """A kernel that makes columns of such weights floats of ``dtype``; the other fields are those of BlockRowsGemm.
+
+    Raises ValueError for bits that the template has no form for.
+    """
+
+    dtype: str
+    bits: int
+    blocks_of_unit: int
+    has_zeros: bool
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 8):
+            raise ValueError(f"there is no kernel of {self.bits} bits")
+
+    @property
+    def name(self) -> str:
+        """A C identifier that encodes everything that the kernel's code depends on."""
+        weights = weights_name(self.bits, self.blocks_of_unit, has_zeros=self.has_zeros)
+        return f"pk_dequantize_{ELEMENTS[self.dtype].short}_{weights}"
+
+    def source(self, archs: tuple[str, ...]) -> KernelSource:
+        """Render the kernel's source file for these architectures."""
+        text = render(
+            "cutlass/gemm/gemm_dequantize.cu.j2",
+            mark=MARK,
+            name=self.name,
+            element=TYPES[self.dtype],
+            bits=self.bits,
+            blocks_of_unit=self.blocks_of_unit,
+            zeros="true" if self.has_zeros else "false",
+        )
+        return KernelSource(self.name, text, archs, MEGABYTES)
+
+
+def weights_name(bits: int, together: int, *, has_zeros: bool) -> str:
+    """Return a form of weights as a part of kernels' names; ``together`` blocks are a unit."""
+    return f"w{bits}{'z' * has_zeros}{f'b{together}' if together > 1 else ''}"
+
+
 def blocks_of_unit(form: BlockFormat) -> int:
     """Return how many blocks a unit has, 1 if a block is a unit or more, or 0 if no kernel reads such weights."""
     unit = UNIT_BITS // form.bits if form.bits in (4, 8) else 0
     if not unit or form.block & (form.block - 1) or form.depth % 8 != 0:
         return 0
-    return max(1, unit // form.block) if form.block >= CHUNK else 0
+    return max(1, unit // form.block) if form.block >= LEAST_BLOCK else 0
 
 
 def pack_weights(packed: Array, form: BlockFormat) -> Array:
@@ -112,11 +158,11 @@ def _padded(numbers: Array, width: int) -> Array:
 
 
 def block_kernels(
-    rows: int, form: BlockFormat, out: str, activation: str, residual: bool, *, fast_math: bool
+    rows: int, form: BlockFormat, out: str, activation: str, residual: bool, *, fast_math: bool, dtype: str = "float16"
 ) -> list[BlockRowsGemm]:
-    """Return the kernel for so many rows and such weights, if there is one."""
+    """Return the kernel for so many rows of ``dtype`` and such weights, if there is one."""
     fitting = next((most for most in ROWS if rows <= most), None)
-    together: Any = blocks_of_unit(form)
-    if fitting is None or out not in OUTPUTS or not together:
+    together = blocks_of_unit(form)
+    if fitting is None or out not in OUTPUTS.get(dtype, ()) or not together:
         return []
-    return [BlockRowsGemm(fitting, out, form.bits, together, form.has_zeros, activation, residual, fast_math)]
+    return [BlockRowsGemm(fitting, out, form.bits, together, form.has_zeros, activation, residual, fast_math, dtype)]

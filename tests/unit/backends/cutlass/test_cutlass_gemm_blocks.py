@@ -33,12 +33,17 @@ class BlockProblem(ctypes.Structure):
         ("scales", ctypes.c_void_p),
         ("zeros", ctypes.c_void_p),
         ("block", ctypes.c_int64),
+        ("floats", ctypes.c_void_p),
+        ("slice", ctypes.c_int64),
     )
 
 
 @dataclass(frozen=True)
 class Case:
-    """A product of random numbers; rows of data and results are ``gap`` elements wider."""
+    """A product of random numbers; rows of data and results are ``gap`` elements wider.
+
+    Data are float16 if ``half``, else bfloat16; results too, unless they are ``wide``, float32.
+    """
 
     m: int = 1
     n: int = 48
@@ -50,6 +55,7 @@ class Case:
     residual: bool = False
     wide: bool = False
     gap: int = 0
+    half: bool = True
 
 
 CASES = {
@@ -69,6 +75,13 @@ CASES = {
     "8 bits, blocks of four units": Case(bits=8, m=11, k=1280, block=128, zeros=True, wide=True),
     "8 bits, a long sum": Case(bits=8, m=16, n=16, k=3000, block=64),
     "gaps": Case(m=5, gap=8, residual=True, zeros=True),
+    "4 bits, blocks of 16": Case(m=3, n=33, k=200, block=16, bias=True, wide=True),
+    "4 bits, blocks of 16, zero points": Case(m=11, k=1096, block=16, zeros=True, residual=True),
+    "8 bits, blocks of 16, zero points": Case(bits=8, m=9, k=136, block=16, zeros=True),
+    "bfloat16, 4 bits": Case(m=9, n=45, k=384, zeros=True, residual=True, half=False),
+    "bfloat16, 4 bits, blocks of 64": Case(m=3, k=192, block=64, bias=True, wide=True, half=False),
+    "bfloat16, 4 bits, blocks of 16": Case(m=3, k=200, block=16, bias=True, half=False),
+    "bfloat16, 8 bits": Case(bits=8, m=16, k=1280, block=128, zeros=True, wide=True, half=False),
 }
 
 
@@ -115,31 +128,61 @@ def aligned(array: np.ndarray) -> np.ndarray:
 def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str, rows: int) -> None:
     case, rng = CASES[name], np.random.default_rng(1)
     weights = weights_of(case, rng)
-    out = np.float32 if case.wide else np.float16
-    a = aligned(rng.standard_normal((case.m, case.k + case.gap)).astype(np.float16))
-    c = rng.standard_normal((case.m, case.n + case.gap)).astype(out)
-    bias, d = rng.standard_normal(case.n).astype(out), np.full_like(c, np.nan)
+    a = Numbers(rng.standard_normal((case.m, case.k + case.gap)), wide=False, half=case.half)
+    c = Numbers(rng.standard_normal((case.m, case.n + case.gap)), wide=case.wide, half=case.half)
+    bias = Numbers(rng.standard_normal(case.n), wide=case.wide, half=case.half)
+    d = Numbers(np.full(c.stored.shape, np.nan), wide=case.wide, half=case.half)
     b = aligned(pack_weights(weights.packed, weights.form))
     scales, zeros = (aligned(pack_numbers(each, weights.form)) for each in (weights.scales, weights.zeros))
-    gemm = Problem(a.ctypes.data, b.ctypes.data, 0, 0, d.ctypes.data, 0, case.m, case.n, case.k, 1)
+    gemm = Problem(a.address, b.ctypes.data, 0, 0, d.address, 0, case.m, case.n, case.k, 1)
     gemm.lda, gemm.ldc, gemm.ldd = case.k + case.gap, case.n + case.gap, case.n + case.gap
     gemm.alpha, gemm.beta = 0.25, 0.5
-    gemm.bias = bias.ctypes.data if case.bias else 0
-    gemm.c = c.ctypes.data if case.residual else 0
+    gemm.bias = bias.address if case.bias else 0
+    gemm.c = c.address if case.residual else 0
     problem = BlockProblem(gemm, scales.ctypes.data, zeros.ctypes.data if case.zeros else 0, case.block)
-    status = multiply(
-        ctypes.byref(problem), rows, case.bits, blocks_of_unit(weights.form), int(case.zeros), int(case.wide)
-    )
+    form = (case.bits, blocks_of_unit(weights.form), int(case.zeros), int(case.wide), int(case.half))
+    status = multiply(ctypes.byref(problem), rows, *form)
     if case.m > rows:
         assert status == -1
         return
     assert status == 0
-    want = 0.25 * a[:, : case.k].astype(np.float64) @ weights.floats.astype(np.float64).T
-    want += bias.astype(np.float64) * case.bias + 0.5 * c[:, : case.n].astype(np.float64) * case.residual
+    matrix = weights.floats.astype(np.float64)
+    if case.block == 16:  # rounded
+        matrix = Numbers(matrix, wide=False, half=case.half).values
+    want = 0.25 * a.values[:, : case.k] @ matrix.T
+    want += bias.values * case.bias + 0.5 * c.values[:, : case.n] * case.residual
     want = np.maximum(want, 0) if case.wide else want
-    tolerance = 1e-5 if case.wide else 1e-3
-    np.testing.assert_allclose(d[:, : case.n].astype(np.float64), want, rtol=tolerance, atol=tolerance)
-    assert np.isnan(d[:, case.n :].astype(np.float64)).all()
+    tolerance = 1e-5 if case.wide else 1e-3 if case.half else 4e-3
+    np.testing.assert_allclose(d.values[:, : case.n], want, rtol=tolerance, atol=tolerance)
+    assert np.isnan(d.values[:, case.n :]).all()
+
+
+class Numbers:
+    """Numbers in float16 or bfloat16, or in float32 if they are ``wide``, at a multiple of 16 bytes."""
+
+    def __init__(self, numbers: np.ndarray, *, wide: bool, half: bool) -> None:
+        self._narrow = not wide and not half
+        dtype = np.float16 if half and not wide else np.float32
+        stored = numbers.astype(dtype)
+        self.stored = aligned(bfloat16_bits(stored) if self._narrow else stored)
+
+    @property
+    def address(self) -> int:
+        """Where they are."""
+        return int(self.stored.ctypes.data)
+
+    @property
+    def values(self) -> np.ndarray:
+        """They in float64."""
+        stored = (self.stored.astype(np.uint32) << 16).view(np.float32) if self._narrow else self.stored
+        return stored.astype(np.float64)
+
+
+def bfloat16_bits(array: np.ndarray) -> np.ndarray:
+    """Return float32 numbers as the bits of bfloat16, rounded to the nearest, to even where two are."""
+    bits = array.view(np.uint32)
+    nan = np.where(np.isnan(array), np.uint32(0x7FC0), 0)
+    return (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) | nan).astype(np.uint16)
 
 
 def test_what_has_a_kernel() -> None:
@@ -150,7 +193,8 @@ def test_what_has_a_kernel() -> None:
     assert names(1, 4, 32) == ["pk_gemm_blocks_f16_f16_8_w4b2_silu"]
     assert names(8, 4, 64) == names(8, 4, 256) == ["pk_gemm_blocks_f16_f16_8_w4_silu"]
     assert names(9, 8, 32) == names(16, 8, 128) == ["pk_gemm_blocks_f16_f16_16_w8_silu"]
-    for others in (names(17, 4, 32), names(1, 4, 16), names(1, 2, 32), names(1, 4, 48), names(1, 4, 32, 100)):
+    assert names(1, 4, 16) == ["pk_gemm_blocks_f16_f16_8_w4b4_silu"]
+    for others in (names(17, 4, 32), names(1, 4, 8), names(1, 2, 32), names(1, 4, 48), names(1, 4, 32, 100)):
         assert not others
 
 
