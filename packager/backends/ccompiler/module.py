@@ -17,6 +17,7 @@ from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
 from packager.backends.ccompiler.core.in_place import find_placeable, write_in_place
 from packager.backends.ccompiler.core.machine import (
     BYTE_LOADS,
+    BYTE_MAXIMA,
     BYTE_PAIRS,
     HALF_LOADS,
     HALF_STORES,
@@ -220,6 +221,7 @@ def render_module(
         "gather": gather_of(machine.name),
         "transposes": sorted({bits for bits in (8, 16, 32, 64) if any(f"pk_transpose_{bits}(" in s for s in sources)}),
         "tables": machine.name if any("pk_map_bytes(" in source for source in sources) else "",
+        "byte_maxima": BYTE_MAXIMA[machine.name] if any("8_bytes(" in source for source in sources) else "",
         "trees": any("pk_child" in source for source in sources),
         "byte_pairs": BYTE_PAIRS[machine.name] if any("pk_quantize_block_" in source for source in sources) else "",
         "halves_sum": HALVES_SUMS.get(machine.name, ""),

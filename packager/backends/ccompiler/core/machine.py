@@ -45,6 +45,14 @@ VECTOR_MAXIMA = {
     "sse2": "__builtin_ia32_maxps(a, b)",
 }
 
+# The same of bytes; {0} is u for unsigned ones and s for signed ones, {1} their type.
+BYTE_MAXIMA = {
+    "avx2": "(pk_{1}_bytes)__builtin_ia32_pmax{0}b256((pk_any_bytes)a, (pk_any_bytes)b)",
+    "avx512": "(pk_{1}_bytes)__builtin_ia32_pmax{0}b512_mask((pk_any_bytes)a, (pk_any_bytes)b, (pk_any_bytes)a, -1)",
+    "sse2": "((pk_{1}_bytes)(a > b) & a) | (~(pk_{1}_bytes)(a > b) & b)",
+    "aarch64": "((pk_{1}_bytes)(a > b) & a) | (~(pk_{1}_bytes)(a > b) & b)",
+}
+
 VECTOR_MINIMA = {machine: text.replace("max", "min") for machine, text in VECTOR_MAXIMA.items()}
 
 # C that loads and stores the first n lanes of a vector of floats. Other machines go through memory; so do stores of

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from packager.backends.ccompiler.core.expressions import as_result
+from packager.backends.ccompiler.core.expressions import CTYPES, as_result
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS
 from packager.backends.ccompiler.core.moves import Permute
@@ -19,14 +19,21 @@ from packager.backends.ccompiler.core.operations import PLANAR_MEAN, Operation, 
 from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_size
+from packager.bundle.dtypes import DTYPES
 
 # Floats of the columns of a segment, on the stack: the first-level cache holds them beside the lines.
 MOST_COLUMNS = 4096
 # Lines of the result that are computed together, and lines of the image whose loads are written out.
 LINES, WRITTEN_OUT = 4, 16
-# Channels that are computed at once where all are too many.
-CHUNK = 64
+# Channels that are computed at once where all are too many; those of a vector of bytes.
+CHUNK = BYTES = 64
 MEANS = frozenset({"mean", "nn.adaptive_avg_pool2d"})
+# Elements: the C type of a vector, and the least number, in C.
+ELEMENTS = {
+    "float32": ("pk_vf32", "f32", "-__builtin_inff()"),
+    "uint8": ("pk_u8_bytes", "u8_bytes", "0"),
+    "int8": ("pk_i8_bytes", "i8_bytes", "INT8_MIN"),
+}
 MAXIMA = frozenset({"nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"})
 AVERAGES = frozenset({"nn.avg_pool2d", "nn.avg_pool3d"})
 # The longest stride of columns, of which there are no vectors.
@@ -38,12 +45,15 @@ MIN_WIDTH = 16
 def is_by_lines(anchor: Operation) -> bool:
     """Whether a window is computed line by line: one of planes, or a maximum of fewer comparisons, or odd channels."""
     data = anchor.uses[0]
-    if anchor.name not in MAXIMA | AVERAGES or data.tensor.dtype != "float32":
+    window, channels, dtype = _window(anchor), data.shape[-1], data.tensor.dtype
+    is_float = dtype == "float32"
+    if anchor.name not in (MAXIMA | AVERAGES if is_float else MAXIMA) or dtype not in ELEMENTS:
         return False
-    window, channels = _window(anchor), data.shape[-1]
     lines, columns = int(product(window.size[:-1])), window.size[-1]
     reach = (columns - 1) * window.dilation[-1] + 1
     if reach < window.strides[-1] or not _fits(reach, min(channels, CHUNK)):
+        return False
+    if channels == 1 and not is_float:
         return False
     if channels == 1:  # vectors are along the columns
         width = anchor.result.shape[-2]
@@ -52,7 +62,7 @@ def is_by_lines(anchor: Operation) -> bool:
     if anchor.name in AVERAGES or lines == 1:
         return False
     fewer = lines * window.strides[-1] + columns + 1 < lines * columns
-    return fewer or channels % COLUMNS != 0
+    return fewer or channels % (COLUMNS if is_float else BYTES) != 0
 
 
 def pool_planes(operations: Sequence[Operation], results: Sequence[Tensor]) -> list[Operation]:
@@ -112,13 +122,15 @@ def add_pool_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     pitch = _rounded(((segment - 1) * stride + reach) * chunk, stride if is_flat else 1)
     together = _together(window, lines, MOST_COLUMNS // pitch) if equal(width, segment) and chunk == channels else 1
     offsets, rows = _lines(window, together)
-    blocks, lanes = ceil_div(lines, together), group.machine.vector_bytes // 4
+    dtype = data.tensor.dtype
+    blocks, lanes = ceil_div(lines, together), group.machine.vector_bytes // DTYPES[dtype].itemsize
     by_line = not stage.after and chunk == channels
     draft = group.function("pool_lines")
     if by_line:  # nothing has an element for each channel
         stage = replace(stage, rows=product(result[:-2]), inner=product((width, channels)))
     is_max, counted = anchor.name in MAXIMA, _is_counted(anchor)
     value = "sums[j]" if is_max else "sums[j] * share"
+    vector, kind, least = ELEMENTS[dtype]
     values: dict[str, Any] = {
         "program": draft.program(stage, as_result(f"({value})", anchor.result.dtype)),
         "x": draft.tensor(data.tensor, False),
@@ -149,9 +161,12 @@ def add_pool_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "taps": [tap * window.dilation[-1] for tap in range(1, window.size[-1])],
         "lanes": lanes,
         "padding": (stride + 1) * lanes,  # that vectors of the last elements read
-        "identity": "-__builtin_inff()" if is_max else "0",
-        "next": "pk_max_f32({0}, {1})" if is_max else "({0} + {1})",
-        "next_vector": "pk_maximum_f32({0}, {1})" if is_max else "({0} + {1})",
+        "stored": CTYPES[dtype].stored,
+        "vector": vector,
+        "kind": kind,
+        "identity": least if is_max else "0",
+        "next": f"pk_max_{CTYPES[dtype].suffix}({{0}}, {{1}})" if is_max else "({0} + {1})",
+        "next_vector": f"pk_maximum_{kind}({{0}}, {{1}})" if is_max else "({0} + {1})",
         "apart": reach // stride + lanes,
         "is_average": not is_max,
         "counted": counted,

@@ -159,3 +159,30 @@ def test_means_of_planes_as_they_are(machine: str, tmp_path: Path) -> None:
     x = np.random.default_rng(8).standard_normal((2, 70, 9, 17)).astype(np.float32)
     wanted = np.maximum(x.mean((2, 3), np.float64), 0)
     np.testing.assert_allclose(run(x).reshape(2, 70), wanted, rtol=0, atol=1e-6)
+
+
+BYTES = {
+    "few channels": Case((11, 40), 16, (5, 5), (1, 1), (2, 2), (1, 1)),
+    "odd channels": Case((9, 33), 20, (3, 3), (2, 2), (1, 1), (1, 1)),
+    "many channels": Case((14, 15), 64, (3, 3), (1, 1), (1, 1), (1, 1)),
+    "chunks of channels": Case((5, 70), 150, (2, 3), (1, 2), (0, 1), (2, 1)),
+    "volumes": Case((4, 6, 9), 24, (2, 3, 3), (1, 2, 1), (0, 1, 1), (1, 1, 1)),
+    "one channel": Case((9, 21), 1, (3, 3), (2, 2), (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("machine", [name for name in MACHINES if name != "vnni"])
+@pytest.mark.parametrize("name", BYTES)
+def test_maxima_of_bytes(name: str, machine: str, dtype: str, tmp_path: Path) -> None:
+    case = BYTES[name]
+    axes = len(case.extents)
+    window = {"padding": [*case.padding, *case.padding], "strides": case.strides, "dilation": case.dilation}
+    pool, layout = getattr(op.nn, f"max_pool{axes}d"), {2: "NHWC", 3: "NDHWC"}[axes]
+    argument = variable("x", (tirx.Var("n", "int64"), *case.extents, case.channels), dtype)
+    run = runner(partition([argument], lambda e, x: e(pool(x, case.size, **window, layout=layout))), tmp_path, machine)
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(3).integers(limits.min, limits.max + 1, (2, *case.extents, case.channels), dtype)
+    stacked, _ = windows(x.astype(np.float32), case)
+    np.testing.assert_array_equal(run(x), np.nanmax(stacked, -1).astype(dtype))

@@ -109,10 +109,10 @@ def _explicit(attributes: dict[str, Any], windows: Sequence[_Window]) -> dict[st
     return plain | {"kernel_shape": tuple(w.kernel for w in windows), "pads": pads}
 
 
-def _is_plain(data: Any, windows: Sequence[_Window]) -> bool:
-    """Tell whether TVM supports the windows: one to three axes, all of the padding used."""
+def _is_plain(data: Any, windows: Sequence[_Window], *more: str) -> bool:
+    """Tell whether TVM supports the windows: one to three axes of floats, or of ``more`` types, all padding used."""
     fits = all((w.extent + w.before + w.end - w.reach) // w.stride + 1 == w.size for w in windows)
-    return fits and len(windows) <= 3 and dtype_of(data).startswith(("float", "bfloat"))
+    return fits and len(windows) <= 3 and dtype_of(data).startswith(("float", "bfloat", *more))
 
 
 def _max_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -122,7 +122,7 @@ def _max_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], c
     windows = _windows(data, attributes)
     if output_count(attributes) > 1:
         return _max_and_indices(builder, data, windows, column_major=bool(attributes.get("storage_order", 0)))
-    if _is_plain(data, windows):
+    if _is_plain(data, windows, "int8", "uint8"):
         return convert("MaxPool", [data], _explicit(attributes, windows))
     low = tirx.min_value(dtype_of(data))
     return builder.call_te(lambda x: _reduce_windows(x, windows, te.max, low, "max_pool"), data)
