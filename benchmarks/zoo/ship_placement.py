@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.zoo.placement import BACKENDS, model_of
@@ -27,8 +27,11 @@ from packager.placement.preparation import preparation_for
 from packager.placement.shipped import ShippedDevice, ShippedRegion
 from packager.transforms.prepare import prepare
 
+Measured = tuple[list[ShippedRegion], tuple[str, int]]
+"""The regions of a model, and the device and number of threads that they were measured with."""
 
-def measured_regions(request: Request, records: Path) -> tuple[list[ShippedRegion], tuple[str, int]]:
+
+def measured_regions(request: Request, records: Path) -> Measured:
     """Return the regions of a model as its placement in the records has them, and its device and threads."""
     specialized = request.targets.specialized
     prepared = prepare(import_model(request), preparation_for(specialized), request.targets.device)
@@ -44,17 +47,21 @@ def measured_regions(request: Request, records: Path) -> tuple[list[ShippedRegio
 
 def ship(models: Sequence[Path], records: Path, targets: Sequence[str]) -> ShippedDevice:
     """Return what the records say of the regions of all models. Raises UsageError for several devices."""
+    requests = [make_build_request(BuildOptions(model, targets=list(targets), place=records)) for model in models]
+    return join((measured_regions(request, records) for request in requests), requests[0])
+
+
+def join(models: Iterable[Measured], request: Request) -> ShippedDevice:
+    """Return the regions of all models, for the Targets of ``request``. Raises UsageError for several devices."""
     regions: dict[tuple[str, tuple[int, ...]], ShippedRegion] = {}
     devices: set[tuple[str, int]] = set()
-    for model in models:
-        request = make_build_request(BuildOptions(model, targets=list(targets), place=records))
-        found, device = measured_regions(request, records)
+    for found, device in models:
         devices.add(device)
         regions = {(region.pattern, region.extents): region for region in found} | regions
     if len(devices) != 1:
-        raise UsageError(f"{records} is of several devices: {sorted(devices)}")
+        raise UsageError(f"the records are of several devices: {sorted(devices)}")
     ((device_name, threads),) = devices
-    kinds = tuple(sorted(target.split()[0] for target in targets))
+    kinds = tuple(sorted(target.kind for target in (request.targets.generator, *request.targets.specialized)))
     versions = revision_of(request)
     return ShippedDevice(1, device_name, threads, kinds, versions, tuple(regions[key] for key in sorted(regions)))
 

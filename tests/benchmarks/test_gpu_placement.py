@@ -15,13 +15,24 @@ import torch
 
 import packager
 from benchmarks.gpu.placement.building import KERNELS, ask, join_kernels
-from benchmarks.gpu.placement.cases import BY_NAME, CASES, ENTRIES, Case
+from benchmarks.gpu.placement.cases import BY_NAME, CASES, ENTRIES, Case, exported
 from benchmarks.gpu.placement.networks import NETWORKS
 from benchmarks.gpu.placement.parts import measure_parts
 from benchmarks.gpu.placement.processes import step
+from benchmarks.gpu.placement.ship import measured, records_of
 from benchmarks.gpu.placement.show import best_single, parts_rows, row
 from benchmarks.zoo.models import instance
+from benchmarks.zoo.ship_placement import join
 from packager.backends.cutlass.portfolio import kernels_of, read_portfolio
+from packager.bundle.tuning_records import MeasuredPlacement, make_records
+from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions
+from packager.pipeline.place import choosing_of, revision_of
+from packager.pipeline.request import make_build_request
+from packager.placement.choices.partition import find_choices
+from packager.placement.placer import Placer
+from packager.placement.preparation import preparation_for
+from packager.transforms.prepare import prepare
 from tests.integration.placement.placing import parse
 
 CHAIN = "chain (float[1,3,9,7] x) => (float[1,8,9,7] y) { a = Conv <pads = [1, 1, 1, 1]> (x, w1)  y = Relu (a) }"
@@ -65,6 +76,23 @@ def test_a_step_ends_when_its_time_is_over() -> None:
     ended = step(["ask", "dcgan-8", "unused", "sm_90a", ""], start + 0.2)
     assert ended.why == "time was over"
     assert step(["ask"], start).why == "no time left"
+
+
+@pytest.mark.slow
+def test_what_is_measured_can_be_shipped(tmp_path: Path) -> None:
+    """Each region of a network as its records place it, for the Targets of its trial."""
+    case = Case("dcgan", 8)
+    request = make_build_request(
+        BuildOptions(exported(case, tmp_path), targets=case.targets("sm_90a", ""), place="trial", precision="fp16")
+    )
+    prepared = prepare(import_model(request), preparation_for(request.targets.specialized), "cuda")
+    found = find_choices(prepared, Placer(prepared), choosing_of(request, measured=True))
+    chosen = {region.problem: region.alternatives[-1].name for region in found.regions}
+    placement = MeasuredPlacement(found.classes.model, revision_of(request), "a GPU", 1, chosen, 1.0, {})
+    records_of(case, tmp_path).write_bytes(make_records((), [placement]).to_json())
+    shipped = join([measured(case, tmp_path, "sm_90a")], request)
+    assert (shipped.device, shipped.threads, shipped.targets) == ("a GPU", 1, ("cublas", "cuda", "cudnn", "cutlass"))
+    assert {region.chosen for region in shipped.regions} == {*chosen.values()}
 
 
 @pytest.fixture(scope="module")
