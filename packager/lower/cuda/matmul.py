@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import inspect
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -35,10 +36,9 @@ def schedule_matmul(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         raise ScheduleError("not a matmul")
     rules = [dlight.gpu.GEMV(), dlight.gpu.Matmul()]
     if _fits_tensor_cores(sch, reductions[0]):
-        _load_tensor_intrinsics()
         rules.insert(0, MatmulTensorization())
     for rule in rules:
-        with TARGET:
+        with TARGET, _stacks_without_lines():
             found = _apply(rule, primfunc)
         if found is not None:
             return _large_grid(found.mod["main"])
@@ -129,16 +129,16 @@ def _stack(_context: int = 1) -> list[inspect.FrameInfo]:
     return found
 
 
-@functools.cache
-def _load_tensor_intrinsics() -> None:
-    """Import TVM's tensor core intrinsics, once, in seconds instead of half a minute.
+@contextlib.contextmanager
+def _stacks_without_lines() -> Iterator[None]:
+    """Let ``inspect.stack`` look up no source lines, so that rules import tensor intrinsics in seconds.
 
-    TVM parses some hundred functions and inspects the call stack each time; looking up the source lines, which nothing
-    uses, takes nearly all of the time.
+    The first rule that uses tensor cores, of float16 or int8, imports TVM's intrinsics for them: TVM parses some
+    hundred functions and inspects the call stack for each. The lines, which nothing uses, would take half a minute.
     """
     original = inspect.stack
     inspect.stack = _stack  # type: ignore[assignment]
     try:
-        import tvm.s_tir.tensor_intrin.cuda  # noqa: F401
+        yield
     finally:
         inspect.stack = original
