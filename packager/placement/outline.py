@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,12 @@ class Group:
     candidates: tuple[Candidate, ...]
     anchored: bool
 
+    @classmethod
+    def of(cls, *candidates: Candidate) -> Group:
+        """Return the group of disjoint matches."""
+        nodes = frozenset[int]().union(*(candidate.nodes for candidate in candidates))
+        return cls(nodes, candidates, any(candidate.pattern.anchor for candidate in candidates))
+
     @property
     def ordered(self) -> list[Candidate]:
         """The matches in the order of the composites of the partition."""
@@ -49,7 +56,7 @@ class Cut:
     function: Any
     renaming: Sequence[tuple[relax.Var, relax.Var]]
 
-    @property
+    @functools.cached_property
     def has_shapes(self) -> bool:
         """Whether all shapes in the function are known.
 

@@ -55,6 +55,7 @@ class Placer:
 
     def __init__(self, model: PreparedModel) -> None:
         self.candidates: dict[str, list[Candidate]] = {}  # of each backend that was asked
+        self._cuts: dict[frozenset[int], Cut] = {}  # shared by fresh ones, whose groups are mostly equal
         main, constants = model.module["main"], model.constants
         num_inputs = len(model.signature.inputs)
         self.model = model
@@ -126,7 +127,7 @@ class Placer:
                 kept = [one for place, one in enumerate(group.ordered) if place not in left_out]
                 for candidate in kept:
                     self.grouping.add(candidate.nodes)
-                groups += self.merge([_single(candidate) for candidate in kept], depth)
+                groups += self.merge([Group.of(candidate) for candidate in kept], depth)
         return groups
 
     def assign(self, target: Target, groups: Sequence[Group], answer: Answer) -> tuple[BackendOutput, list[Verdict]]:
@@ -164,7 +165,7 @@ class Placer:
             fits = not depth or self.grouping.depth(nodes) <= depth
             if fits and self.grouping.is_free(nodes) and self.grouping.is_convex(nodes):
                 self.grouping.add(nodes)
-                taken.append(_single(candidate))
+                taken.append(Group.of(candidate))
         if backend.merges:
             taken = self.merge(taken, depth)
         return taken
@@ -178,8 +179,8 @@ class Placer:
 
     def outline_alone(self, target: Target) -> list[Outlined]:
         """Return a partition for each match of a backend, as if there were no other; equal ones together."""
-        groups = [_single(candidate) for candidate in self.matches(target)]
-        cuts = [(group, cut(self.graph, group.nodes)) for group in groups if self.grouping.is_convex(group.nodes)]
+        groups = [Group.of(candidate) for candidate in self.matches(target)]
+        cuts = [(group, self.cut(group.nodes)) for group in groups if self.grouping.is_convex(group.nodes)]
         return self._outlined(target.kind, [entry for entry in cuts if entry[1].has_shapes])
 
     def merge(self, groups: list[Group], depth: int) -> list[Group]:
@@ -200,8 +201,7 @@ class Placer:
                     continue
                 if self.grouping.is_convex(nodes) and is_closed(self.graph, nodes):
                     self.grouping.add(nodes)
-                    candidates = first.candidates + second.candidates
-                    merged = Group(nodes, candidates, first.anchored or second.anchored)
+                    merged = Group.of(*first.candidates, *second.candidates)
                     group_of.update(dict.fromkeys(nodes, merged))
         return list({id(group): group for group in group_of.values()}.values())
 
@@ -228,7 +228,7 @@ class Placer:
         """Yield groups with their functions; a group with unknown shapes is split in two, again and again."""
         for group in groups:
             is_whole = is_closed(self.graph, group.nodes) and self.grouping.is_convex(group.nodes)
-            whole = cut(self.graph, group.nodes) if is_whole else None
+            whole = self.cut(group.nodes) if is_whole else None
             if whole is not None and whole.has_shapes:
                 self.grouping.add(group.nodes)
                 yield group, whole
@@ -236,7 +236,13 @@ class Placer:
             self.grouping.dissolve(group.nodes)
             if len(group.candidates) > 1:
                 half = len(group.candidates) // 2
-                yield from self._cut([_joined(group.ordered[:half]), _joined(group.ordered[half:])])
+                yield from self._cut([Group.of(*group.ordered[:half]), Group.of(*group.ordered[half:])])
+
+    def cut(self, nodes: frozenset[int]) -> Cut:
+        """Return bindings as a function."""
+        if nodes not in self._cuts:
+            self._cuts[nodes] = cut(self.graph, nodes)
+        return self._cuts[nodes]
 
     def _undo(self, kind: str, outlined: Outlined, reason: str) -> Verdict:
         for group in outlined.groups:
@@ -273,15 +279,6 @@ class Placer:
 def _given_back(kind: str, partition: Partition, output: BackendOutput) -> Verdict:
     name = partition.name
     return Verdict(kind, partition, output.given_back[name], True, tuple(output.left_out.get(name, ())))
-
-
-def _single(candidate: Candidate) -> Group:
-    return Group(candidate.nodes, (candidate,), candidate.pattern.anchor)
-
-
-def _joined(candidates: Sequence[Candidate]) -> Group:
-    nodes = frozenset().union(*(candidate.nodes for candidate in candidates))
-    return Group(nodes, tuple(candidates), any(candidate.pattern.anchor for candidate in candidates))
 
 
 def _complete(kind: str, part: Partition, group: FunctionGroup) -> FunctionGroup:

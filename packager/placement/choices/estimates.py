@@ -7,7 +7,6 @@ from typing import Any
 
 from packager.graph.cost import estimate_function
 from packager.ir.primitives import Cost
-from packager.placement.outline import cut
 from packager.placement.placer import Placer
 
 
@@ -61,6 +60,6 @@ class OperatorTimes:
             if node in no_tensors or not no_tensors.isdisjoint(placer.graph.reads[node]):
                 self._costs[node] = None
             else:
-                function: Any = cut(placer.graph, frozenset([node])).function
+                function: Any = placer.cut(frozenset([node])).function
                 self._costs[node] = estimate_function(function, placer.names, placer.dims)
         return self._costs[node]

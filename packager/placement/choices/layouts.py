@@ -49,7 +49,7 @@ def find_layouts(
     """
     required = _required(placer.graph)
     found: dict[tuple[tuple[str, frozenset[int]], ...], Layout] = {}
-    for order in orders:
+    for order in {tuple(target.kind for target in order): order for order in orders}.values():
         fresh = placer.fresh()
         for target in order:
             fresh.place(target, answer)
