@@ -102,6 +102,7 @@ def measure_tuned(case: Case, folder: Path, seconds: float, *, compiled: bool) -
             print_tables(tune_tables(result), text)
         assert result.placement is not None
         bundle = stack.enter_context(packager.load(path))
+        found["bytes_beside_weights"] = bundle.manifest.sizes.file - bundle.manifest.weights.bytes
         given = {tensor.name: rivals.inputs[tensor.name].cuda() for tensor in bundle.inputs}
         selections = selections_of(bundle, result)
         sessions = {name: (bundle, each) for name, each in selections.items()}
