@@ -14,14 +14,14 @@ DIGITS := $(WORK)/digits.so
 C_FILES = $(shell find runtime_stub samples examples tests -name '*.[ch]' -o -name '*.cpp' -o -name '*.hpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test env lint format fast slow thorough lock dist site clean
+.PHONY: help demo test env lint lint-types lint-python lint-imports lint-c format fast slow tests thorough lock dist site clean
 
 # $(call timed,NAME,COMMAND): run a command and say how long it took.
 timed = @echo "== $(1)"; start=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - start)) s"
 
 help:
 	@echo "make demo     build, verify and run the digits sample, and print its accuracy"
-	@echo "make test     install what the tests need, then lint, fast tests, slow tests"
+	@echo "make test     install what the tests need, then lint, then fast and slow tests in one session"
 	@echo "make fast     the tests that take seconds      make slow    the others"
 	@echo "make thorough more of the same as some slow tests: before a release"
 	@echo "make lint     ruff, mypy, lint-imports, clang-format   make format  ruff and clang-format, in place"
@@ -37,17 +37,21 @@ demo: $(VENV)/build.stamp
 
 test:
 	$(call timed,environment,$(MAKE) --no-print-directory env)
-	$(call timed,lint,$(MAKE) --no-print-directory lint)
-	$(call timed,fast tests,$(MAKE) --no-print-directory fast)
-	$(call timed,slow tests,$(MAKE) --no-print-directory slow)
+	$(call timed,lint,$(MAKE) --no-print-directory -j $(JOBS) -O lint)
+	$(call timed,tests,$(MAKE) --no-print-directory tests)
 
 env: $(VENV)/test.stamp
 
-lint: $(VENV)/test.stamp
+# Of several tools, which -j runs at once.
+lint: lint-types lint-python lint-imports lint-c
+lint-types: $(VENV)/test.stamp
+	$(BIN)/mypy
+lint-python: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+lint-imports: $(VENV)/test.stamp
 	$(BIN)/lint-imports
+lint-c: $(VENV)/test.stamp
 	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 
 format: $(VENV)/test.stamp
@@ -60,6 +64,10 @@ fast: $(VENV)/test.stamp
 
 slow: $(VENV)/test.stamp
 	$(PYTEST) -m "slow and not thorough"
+
+# Both in one session, which collects, imports TVM and builds what tests share once.
+tests: $(VENV)/test.stamp
+	$(PYTEST) -m "not thorough"
 
 thorough: $(VENV)/test.stamp
 	$(PYTEST) -m thorough
@@ -75,9 +83,12 @@ $(VENV)/build.stamp: requirements-build.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# The test lock has all of the build lock. Its pins are complete: nothing is resolved, torch's requirements apart.
+# The test lock has all of the build lock. Its pins are complete: nothing is resolved, torch's requirements apart. pip
+# unpacks with one core: torch alone, a third of the files, is unpacked beside the rest, and what it requires comes last.
 $(VENV)/test.stamp: requirements-test.lock requirements-build.lock pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-test.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(TORCH) & torch=$$!; \
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-test.lock && \
+	wait $$torch || { kill $$torch 2>/dev/null; exit 1; }
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(VENV)/build.stamp $@

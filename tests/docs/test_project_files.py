@@ -57,7 +57,22 @@ def test_build_lock_is_part_of_the_test_lock() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["demo", "test", "fast", "slow", "thorough", "lint", "format", "lock", "dist", "site", "clean", "env", "help"],
+    [
+        "demo",
+        "test",
+        "tests",
+        "fast",
+        "slow",
+        "thorough",
+        "lint",
+        "format",
+        "lock",
+        "dist",
+        "site",
+        "clean",
+        "env",
+        "help",
+    ],
 )
 def test_make_targets_can_be_planned(target: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
