@@ -157,13 +157,13 @@ def _build(
         from packager.pipeline.golden import halves_in, make_golden
 
         with _stage(timings, "golden", "running the golden inputs"):
-            reference = _reference(request, workdir) or linked.path
+            reference = _reference(request, workdir, store) or linked.path
             image, record = make_golden(reference, manifest, request.golden, halves_in(imported))
             seal(linker.link(link_plan, golden=image), link_plan, golden=record)
     dump.timed(timings, workdir, request.keep_workdir)
 
 
-def _reference(request: Request, workdir: Path) -> Path | None:
+def _reference(request: Request, workdir: Path, store: Cache) -> Path | None:
     """Build the float32 model for this machine's CPU, as a reference for bundles that need a GPU or use half precision.
 
     Returns None if the bundle is its own reference.
@@ -184,8 +184,7 @@ def _reference(request: Request, workdir: Path) -> Path | None:
         keep_workdir=None,
     )
     with received(None), work_folder(None) as folder:
-        own_tools, no_cache = find_toolchain(plain.targets.host.machine), Cache.of_user(enabled=False)
-        _build(plain, own_tools, no_cache, folder, Timings())
+        _build(plain, find_toolchain(plain.targets.host.machine), store, folder, Timings())
         Outputs(reference, None, plain.weights_file).publish(folder, plain)
     return reference
 

@@ -274,7 +274,7 @@ def test_verify_without_a_disassembler(leveled: Path, monkeypatch: pytest.Monkey
 def test_levels_are_part_of_equal_bytes(digits: Model, leveled: Path, tmp_path: Path) -> None:
     again = packager.build(
         digits.path, tmp_path / "again.so", targets=packager.inspect(leveled).manifest.targets, dims={"n": (1, 32)},
-        jobs=2, cache=False,
+        jobs=2, keep_workdir=tmp_path / "work",
     )  # fmt: skip
     assert again.read_bytes() == leveled.read_bytes()
 

@@ -323,7 +323,14 @@ def test_build_keeps_a_foreign_file(digits: Model, tmp_path: Path, asked: bool) 
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
-def test_build_replaces_its_own_file(pair: Path, digits: Model) -> None:
+def test_build_replaces_its_own_file(pair: Path, digits: Model, tmp_path: Path) -> None:
     before = weights_of(pair).read_bytes()
-    packager.build(digits.path, pair, targets=["llvm"], dims={"n": (1, 32)}, weights="external", cache=False)
+    packager.build(
+        digits.path,
+        pair,
+        targets=["llvm"],
+        dims={"n": (1, 32)},
+        weights="external",
+        keep_workdir=tmp_path / "work",
+    )
     assert weights_of(pair).read_bytes() == before

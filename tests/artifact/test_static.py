@@ -164,7 +164,8 @@ def test_same_bytes_in_another_process_and_folder(build: Build, digits: Model, t
         again,
         "--dim",
         "n=1:32",
-        "--no-cache",
+        "--keep-workdir",
+        tmp_path / "work",
         "-t",
         "llvm",
     ]

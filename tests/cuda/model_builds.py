@@ -16,7 +16,7 @@ from packager.bundle.manifest import Manifest, Primitive
 def build_and_compare(model: Path, bundle: Path, **options: Any) -> Manifest:
     """Build for sm_90a, all for the GPU; the manifest and cuobjdump must tell of the same architectures and kernels."""
     start = time.perf_counter()
-    packager.build(model, bundle, targets="cuda -arch=sm_90a", cache=False, **options)
+    packager.build(model, bundle, targets="cuda -arch=sm_90a", **options)
     print(f"{model.name}: built in {time.perf_counter() - start:.1f} s")
     manifest = packager.inspect(bundle).manifest
     assert manifest.requirements.cuda is not None

@@ -75,7 +75,6 @@ def bundle(net: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         targets=["cuda -arch=sm_80,sm_90a -ptx=compute_80"],
         dims={"n": (1, 8)},
         golden=0,
-        cache=False,
     )
 
 
@@ -179,7 +178,12 @@ def test_graphs_are_captured_when_a_shape_comes_again(bundle: Path, driver: Path
 def test_equal_builds_are_equal(net: Path, tmp_path: Path) -> None:
     built = [
         packager.build(
-            net, tmp_path / f"{jobs}.so", targets="cuda -arch=sm_90a", dims={"n": (1, 8)}, cache=False, jobs=jobs
+            net,
+            tmp_path / f"{jobs}.so",
+            targets="cuda -arch=sm_90a",
+            dims={"n": (1, 8)},
+            keep_workdir=tmp_path / f"work-{jobs}",
+            jobs=jobs,
         ).read_bytes()
         for jobs in (1, 2)
     ]
@@ -211,7 +215,7 @@ def test_a_mean_of_one_element_is_that_element(tmp_path: Path) -> None:
         net (float[1,8] x) => (float[1,8] y) { m = ReduceMean <axes = [0]> (x) y = Div(x, m) }
     """
     model = save(text, {}, tmp_path / "m.onnx")
-    bundle = packager.build(model, tmp_path / "m.so", targets=["cuda -arch=sm_80"], cache=False)
+    bundle = packager.build(model, tmp_path / "m.so", targets=["cuda -arch=sm_80"])
     (primitive,) = [primitive for _, primitive in packager.inspect(bundle).manifest.primitives()]
     assert "mean" not in primitive.ops
 
@@ -223,9 +227,7 @@ def test_a_transpose_behind_a_reshape(tmp_path: Path) -> None:
         net (float[2,8,16,64] x) => (float[2,32,256] y)
         <int64[3] shape = {2, 32, 256}> { t = Transpose <perm = [0, 3, 1, 2]> (x) r = Reshape(t, shape) y = Relu(r) }
     """
-    bundle = packager.build(
-        save(text, {}, tmp_path / "m.onnx"), tmp_path / "m.so", targets=["cuda -arch=sm_80"], cache=False
-    )
+    bundle = packager.build(save(text, {}, tmp_path / "m.onnx"), tmp_path / "m.so", targets=["cuda -arch=sm_80"])
     (primitive,) = [primitive for _, primitive in packager.inspect(bundle).manifest.primitives()]
     assert "transpose" in primitive.symbol
 

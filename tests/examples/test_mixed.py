@@ -69,7 +69,7 @@ def build(run: Run, model: Path, *options: object) -> Path:
     """Build a bundle with the command line, check it with ``verify``, and return its path."""
     bundle = model.with_suffix(".so")
     targets = [part for target in TARGETS for part in ("-t", target)]
-    done = run("-m", "packager", "build", model, "-o", bundle, "--no-cache", *targets, *options)
+    done = run("-m", "packager", "build", model, "-o", bundle, *targets, *options)
     assert done.returncode == 0, done.stderr
     done = run("-m", "packager", "verify", bundle)
     assert done.returncode == 0, done.stdout

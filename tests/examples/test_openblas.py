@@ -172,7 +172,7 @@ def test_kernels_follow_the_cpu_of_the_base_target(with_openblas: Run, model: Pa
 
 
 def test_bytes_are_the_same_each_time(with_openblas: Run, model: Path, bundle: Path) -> None:
-    again = build(with_openblas, model, "llvm", "openblas", options=["--no-cache"])
+    again = build(with_openblas, model, "llvm", "openblas", options=["--keep-workdir", model.with_name("work")])
     assert again.read_bytes() == bundle.read_bytes()
 
 

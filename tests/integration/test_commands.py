@@ -21,7 +21,16 @@ BUILD_MODULES = ("tvm", "tvm_ffi", "torch", "onnx", "jinja2", "capstone", "iced_
 
 def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Path, tmp_path: Path) -> None:
     done = cli(
-        "build", models / "batched.onnx", "-o", tmp_path / "out.so", "--dim", "n=1:4", "--no-cache", "-t", "llvm"
+        "build",
+        models / "batched.onnx",
+        "-o",
+        tmp_path / "out.so",
+        "--dim",
+        "n=1:4",
+        "--keep-workdir",
+        "work",
+        "-t",
+        "llvm",
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'out.so'}\n"
@@ -34,15 +43,17 @@ def test_build_prints_the_path_alone_and_progress_to_stderr(cli: Cli, models: Pa
 
 
 def test_a_quiet_build_prints_warnings_alone(cli: Cli, models: Path, tmp_path: Path) -> None:
-    options = ("-o", tmp_path / "out.so", "--dim", "n=1", "--no-cache", "-t", "llvm", "--quiet")
-    done = cli("build", models / "batched.onnx", *options)
+    options = ("-o", tmp_path / "out.so", "--dim", "n=1", "-t", "llvm", "--quiet", "--keep-workdir")
+    done = cli("build", models / "batched.onnx", *options, "work")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'out.so'}\n", "")
-    done = cli("build", models / "batched.onnx", *options, "--place", "trial")
+    done = cli("build", models / "batched.onnx", *options, "trial", "--place", "trial")
     assert (done.returncode, done.stderr[:30]) == (0, "warning: a trial of one Target")
 
 
 def test_build_as_json_says_how_long_it_took(cli: Cli, models: Path, tmp_path: Path) -> None:
-    done = cli("build", models / "mlp.onnx", "-o", tmp_path / "out.so", "-t", "llvm", "--no-cache", "--json")
+    done = cli(
+        "build", models / "mlp.onnx", "-o", tmp_path / "out.so", "-t", "llvm", "--keep-workdir", "work", "--json"
+    )
     found = json.loads(done.stdout)
     assert found["bundle"] == str(tmp_path / "out.so")
     assert [entry["stage"] for entry in found["timings"]["stages"]] == [
@@ -53,7 +64,16 @@ def test_build_as_json_says_how_long_it_took(cli: Cli, models: Path, tmp_path: P
 
 def test_progress_on_a_terminal_is_drawn_and_leaves_one_line(models: Path, tmp_path: Path) -> None:
     leader, follower = pty.openpty()
-    arguments = ("build", models / "mlp.onnx", "-o", tmp_path / "out.so", "-t", "llvm", "--no-cache")
+    arguments = (
+        "build",
+        models / "mlp.onnx",
+        "-o",
+        tmp_path / "out.so",
+        "-t",
+        "llvm",
+        "--keep-workdir",
+        tmp_path / "work",
+    )
     env = environment({"TERM": "xterm"}, tmp_path / "tmp")
     with subprocess.Popen(command(*arguments), env=env, stdout=subprocess.PIPE, stderr=follower) as process:
         os.close(follower)
@@ -140,7 +160,7 @@ finally:
 @pytest.mark.slow
 def test_a_build_that_needs_no_torch_does_not_import_it(models: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    options = ["build", models / "mlp.onnx", "-o", tmp_path / "mlp.so", "--no-cache"]
+    options = ["build", models / "mlp.onnx", "-o", tmp_path / "mlp.so", "--keep-workdir", tmp_path / "work"]
     done = subprocess.run(
         [sys.executable, "-c", LOADED, *options], cwd=tmp_path, capture_output=True, text=True, check=False
     )

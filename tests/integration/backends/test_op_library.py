@@ -475,7 +475,9 @@ def test_the_command_line(acme: Path, cli: Cli, tmp_path: Path) -> None:
         folder = tmp_path / name
         shutil.copytree(acme.parent, folder)
         save(model(text), folder / "model.onnx")
-        done = cli("build", "model.onnx", "-o", "out.so", "--dim", "n=1:4", "--no-cache", *options, cwd=folder)
+        done = cli(
+            "build", "model.onnx", "-o", "out.so", "--dim", "n=1:4", "--keep-workdir", "work", *options, cwd=folder
+        )
         assert done.returncode == 0, done.stderr
         results.append((folder / "out.so").read_bytes())
     assert results[0] == results[1]
@@ -509,7 +511,6 @@ def test_another_machine(tmp_path: Path) -> None:
         targets=["llvm -mtriple=aarch64-linux-gnu"],
         op_libraries=[library],
         dims={"n": (1, 4)},
-        cache=False,
     )
     assert packager.inspect(bundle).manifest.requirements.machine == "aarch64"
     host = tmp_path / "host"

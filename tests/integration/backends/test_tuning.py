@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,7 +105,14 @@ def build(folder: Path, attributes: str = "", output: str = "m.so") -> Path:
     text = "m (float[8] x) => (float[8] y) { r = Relu(x) s = Sigmoid(r) t = Add(s, x) y = Relu(t) }"
     model = save(graph(text), folder / "m.onnx")
     static = {"static": True, "prefix": "m"} if output.endswith(".a") else {}
-    return packager.build(model, folder / output, targets=["llvm", f"pacer {attributes}"], cache=False, **static)  # type: ignore[arg-type]
+    work = tempfile.mkdtemp(dir=folder)  # which is kept: all is compiled anew, the runtime aside
+    return packager.build(
+        model,
+        folder / output,
+        targets=["llvm", f"pacer {attributes}"],
+        keep_workdir=work,
+        **static,  # type: ignore[arg-type]
+    )
 
 
 @pytest.fixture(scope="module")

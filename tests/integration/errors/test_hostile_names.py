@@ -192,7 +192,12 @@ def test_the_entrypoint_is_the_same_code_with_any_names(
 
     monkeypatch.setattr(linker, "check_names_are_data", record)
     (tmp_path / "model.onnx").write_bytes(model(lambda part: part.replace(" ", "_")).SerializeToString())
-    packager.build(tmp_path / "model.onnx", tmp_path / "o.so", targets=targets, dims={"dim": (1, 8)}, cache=False)
+    options = {
+        "targets": targets,
+        "dims": {"dim": (1, 8)},
+        "keep_workdir": tmp_path / "work",
+    }  # built, not from the cache
+    packager.build(tmp_path / "model.onnx", tmp_path / "o.so", **options)
     ((plain, values, render),) = rendered
     expected = machine_code(plain, tmp_path)
     for seed in range(count):

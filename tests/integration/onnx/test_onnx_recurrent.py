@@ -97,7 +97,11 @@ def test_the_loops_of_a_gpu(
     model = _model(kind, 2, batch, "steps", direction="bidirectional", **attributes)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     packager.build(
-        tmp_path / "model.onnx", tmp_path / "model.so", dims={"steps": (1, 20)}, targets=["llvm"], cache=False
+        tmp_path / "model.onnx",
+        tmp_path / "model.so",
+        dims={"steps": (1, 20)},
+        targets=["llvm"],
+        keep_workdir=tmp_path / "work",  # the cache knows nothing of the patch
     )
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with packager.load(tmp_path / "model.so") as bundle:

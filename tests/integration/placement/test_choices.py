@@ -150,7 +150,9 @@ def test_a_build_with_records_links_what_they_name(trial: Path, tmp_path: Path) 
     records = write_records(tmp_path / "records.json", trial, vector)
     model = trial.parent / "residual.onnx"
     first, second = (
-        build(model, tmp_path / name, targets=["llvm", "ccompiler"], place=records, cache=False)
+        build(
+            model, tmp_path / name, targets=["llvm", "ccompiler"], place=records, keep_workdir=tmp_path / f"{name}.work"
+        )
         for name in ("first.so", "second.so")
     )
     assert first.read_bytes() == second.read_bytes()
