@@ -184,3 +184,23 @@ def test_convolutions_of_planes(
     assert any(part.symbol.endswith(taken) for _, part in packager.inspect(bundle).manifest.primitives())
     for count in (1, 3):
         check_host(aarch64_host, bundle, planes, count, tmp_path)
+
+
+def test_bytes_and_halfwords(aarch64_host: Command, tmp_path: Path) -> None:
+    """Quantized SiLU, a table of bytes, and maxima of bytes; then 16 bits."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[n,24,13,20] x) => (float[n,k] y)
+    <float s = {0.03}, uint8 z = {120}, float t = {0.0039}, uint8 zero = {0}, float u = {0.0003}, uint16 v = {900}> {
+      a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) c = Sigmoid(b) d = QuantizeLinear(c, t, zero)
+      e = DequantizeLinear(d, t, zero) f = Mul(e, b) g = QuantizeLinear(f, s, z) h = DequantizeLinear(g, s, z)
+      p = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(h) q = Flatten(p) r = QuantizeLinear(q, u, v)
+      y = DequantizeLinear(r, u, v) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "bytes.onnx")
+    model = Model("bytes", tmp_path / "bytes.onnx", "x", "y", (24, 13, 20))
+    work = tmp_path / "work"
+    targets = [TARGET, "ccompiler"]
+    bundle = packager.build(model.path, tmp_path / "bytes.so", targets=targets, dims={"n": (1, 4)}, keep_workdir=work)
+    source = (work / "ccompiler" / "ccompiler.c").read_text()
+    assert "pk_map_bytes(" in source
+    assert "pk_maximum_u8_bytes(" in source
+    for count in (1, 3):
+        check_host(aarch64_host, bundle, model, count, tmp_path)
