@@ -4,7 +4,8 @@ correction."""
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,21 +13,39 @@ from tvm import relax
 
 from packager.bundle.arrays import Array
 from packager.graph.rewrite import rebuild_call
-from packager.transforms.quantize.arithmetic import LARGEST, Emitter, as_unsigned, in_range
+from packager.transforms.quantize.arithmetic import LARGEST, SHIFT, Emitter, as_unsigned, in_range
 from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, union
+from packager.transforms.quantize.window_sums import emit_window_sums
 
 BYTES = ("int8", "uint8")
+
+
+# The most elements of a window whose products with bytes, and their sum times a byte, are added up in int32.
+MOST_ELEMENTS = 2**31 // (255 * 256)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights as int8, an expression; their numbers after the zero point; and what int8 is greater than these by.
+
+    ``excess`` is None if nothing. Else it is one number, or one for each column.
+    """
+
+    value: Any
+    array: Array
+    excess: Array | None = None
 
 
 @dataclass(frozen=True)
 class _Sums:
     """An integer product: its call, the per-channel sums of the weights, their scales, and an upper bound on
-    magnitudes."""
+    magnitudes. ``beside`` are sums of the data, and what times they are added."""
 
     call: Any
     totals: Array
     scale: Array
     limit: float
+    beside: tuple[Any, Any] | None = None
 
 
 def convolution(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
@@ -43,7 +62,8 @@ def convolution(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | N
     if operands is None or not plain or not isinstance(call.args[0].ty.shape, relax.ShapeExpr):
         return None
     data, weight = operands
-    weights = _weights(emitter, weight)
+    assert weight.array is not None
+    weights = _weights(emitter, weight, summed=math.prod(weight.array.shape[1:]) if int(attrs.groups) == 1 else 0)
     scale, ones = compact(weight.scale), (1,) * axes
     if weights is None or scale.shape not in ((), (weight.value.ty.shape.values[0], 1, *ones)):
         return None
@@ -54,11 +74,20 @@ def convolution(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | N
         sides = itertools.chain.from_iterable(zip(padding[:axes], padding[axes:], strict=True))
         value = emitter.emit(relax.op.nn.pad(value, [0, 0, 0, 0, *sides], pad_value=float(data.zero.item())))
         padding = [0] * len(padding)
-    constant, array = weights
+    array = weights.array
     window = tuple(range(1, axes + 2))
     totals = array.astype(np.int64).sum(axis=window).reshape(1, -1, *ones)
-    result = rebuild_call(call, value, constant, padding=padding, out_dtype="int32")
-    sums = _Sums(result, totals, scale.reshape((1, -1, *ones) if scale.ndim else ()), _largest(data, array, window))
+
+    sums = _Sums(
+        rebuild_call(call, value, weights.value, padding=padding, out_dtype="int32"),
+        totals,
+        scale.reshape((1, -1, *ones) if scale.ndim else ()),
+        _largest(data, array, window),
+    )
+    if weights.excess is not None:
+        name = f"{weight.sources[0]}.ones"
+        windows = emit_window_sums(emitter, call, value, padding, tuple(map(int, array.shape[1:])), name)
+        sums = replace(sums, beside=_beside(emitter, weight, weights.excess, windows, (1, -1, *ones)))
     return _corrected(emitter, variable, sums, data, weight)
 
 
@@ -69,16 +98,27 @@ def matmul(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
     if operands is None or min(ranks) < 2:
         return None
     data, weight = operands
-    weights = _weights(emitter, weight)
+    assert weight.array is not None
+    weights = _weights(emitter, weight, summed=weight.array.shape[-2])
     if weights is None:
         return None
-    constant, array = weights
-    scale = compact(weight.scale)
+    array, scale = weights.array, compact(weight.scale)
     if any(extent != 1 for extent in array.shape[:-2]) or any(extent != 1 for extent in scale.shape[:-1]):
         return None
     totals = array.astype(np.int64).sum(axis=-2).reshape(-1)
-    result = rebuild_call(call, data.value, constant, out_dtype="int32")
-    sums = _Sums(result, totals, scale.reshape(-1) if scale.ndim else scale, _largest(data, array, (-2,)))
+
+    sums = _Sums(
+        rebuild_call(call, data.value, weights.value, out_dtype="int32"),
+        totals,
+        scale.reshape(-1) if scale.ndim else scale,
+        _largest(data, array, (-2,)),
+    )
+    if weights.excess is not None:
+        ones = emitter.constants.make(
+            np.ones((*array.shape[:-1], 1), np.int8), f"{weight.sources[0]}.ones", weight.sources
+        )
+        rows = emitter.emit(rebuild_call(call, data.value, ones, out_dtype="int32"))
+        sums = replace(sums, beside=_beside(emitter, weight, weights.excess, rows, (-1,)))
     return _corrected(emitter, variable, sums, data, weight)
 
 
@@ -101,21 +141,43 @@ def _operands(emitter: Emitter, call: relax.Call) -> tuple[Quantized, Quantized]
     return as_unsigned(emitter, data) if emitter.unsigned else data, weight
 
 
-def _weights(emitter: Emitter, weight: Quantized) -> tuple[Any, Array] | None:
-    """Return weights as int8 with zero point 0, an expression and its value; None if they do not fit."""
+def _weights(emitter: Emitter, weight: Quantized, *, summed: int) -> _Weights | None:
+    """Return weights as int8; None if they do not fit.
+
+    What they exceed int8 by is subtracted after, of sums of ``summed`` elements, unless that is 0.
+    """
     assert weight.array is not None
     if not isinstance(weight.zero, np.ndarray):
         return None
     if weight.stored == "int8" and is_zero(weight.zero):
         if isinstance(weight.value, relax.Var):
-            return weight.value, weight.array
-        return emitter.constants.make(weight.array, "weight", weight.sources), weight.array
-    centered = weight.array.astype(np.int32) - weight.zero
-    limits = np.iinfo(np.int8)
+            return _Weights(weight.value, weight.array)
+        return _Weights(emitter.constants.make(weight.array, "weight", weight.sources), weight.array)
+    stored = weight.array.astype(np.int32)
+    centered = stored - weight.zero
+    name, limits = f"{weight.sources[0]}.int8", np.iinfo(np.int8)
     if centered.size and centered.min() >= limits.min and centered.max() <= limits.max:
         array = centered.astype(np.int8)
-        return emitter.constants.make(array, f"{weight.sources[0]}.int8", weight.sources), array
-    return None
+        return _Weights(emitter.constants.make(array, name, weight.sources), array)
+    if not 0 < summed <= MOST_ELEMENTS or not emitter.unsigned:
+        return None
+    middle = SHIFT if weight.stored == "uint8" else 0
+    value = emitter.constants.make((stored - middle).astype(np.int8), name, weight.sources)
+    return _Weights(value, centered, compact(np.asarray(weight.zero - np.int32(middle), np.int32)))
+
+
+def _beside(emitter: Emitter, weight: Quantized, excess: Array, sums: Any, columns: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return sums of the data, and what times they are to be added to ``columns``."""
+    added = np.asarray(-excess.reshape(columns if excess.ndim else ()), np.int32)
+    return sums, emitter.constants.make(added, f"{weight.sources[0]}.excess", weight.sources)
+
+
+def _emit(emitter: Emitter, product: _Sums, name: str) -> Any:
+    """Emit the product of integers."""
+    if product.beside is None:
+        return emitter.emit(product.call, name)
+    added = emitter.emit(relax.op.multiply(*product.beside))
+    return emitter.emit(relax.op.add(emitter.emit(product.call), added), name)
 
 
 def _corrected(emitter: Emitter, variable: Any, product: _Sums, data: Quantized, weight: Quantized) -> Linear | None:
@@ -129,14 +191,14 @@ def _corrected(emitter: Emitter, variable: Any, product: _Sums, data: Quantized,
             return None
         if data.dtype == "float32":
             factor = data.scale.astype(np.float64) * product.scale.astype(np.float64)
-            term = Term(emit(product.call, name), factor, product.limit, whole)
+            term = Term(_emit(emitter, product, name), factor, product.limit, whole)
             return Linear((term,), np.zeros(()), NO_BOUNDS, sources)
-        sums = emit(product.call, "" if whole.any() else name)
+        sums = _emit(emitter, product, "" if whole.any() else name)
         if whole.any():
             sums = emit(relax.op.add(sums, emitter.constants.make(whole, f"{stem}.bias", sources)), name)
     else:
         totals = emitter.constants.make((-product.totals).astype(np.int32), f"{stem}.sum", sources)
         taken = emit(relax.op.multiply(totals, data.zero))
-        sums = emit(relax.op.add(emit(product.call), taken), name)
+        sums = emit(relax.op.add(_emit(emitter, product, ""), taken), name)
     emitter.real[variable] = sums
     return None

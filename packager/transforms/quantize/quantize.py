@@ -11,8 +11,10 @@ a multiplication by ``sx sw / sy`` per channel. The same applies to ``ConvIntege
 (onnx__ConvInteger.html and so on); ``QLinearConv`` and ``QLinearMatMul`` are imported as dequantized operands and a
 quantized result. Convolutions pad with ``zx``, which represents zero.
 
-Supports uint8 or int8 data, and weights that are int8 after their zero point is subtracted, as of 128 from uint8.
-CPUs multiply unsigned data by signed weights: there data of int8 becomes uint8, with a zero point of 128 more.
+Supports uint8 or int8 data, and weights that are int8 after their zero point is subtracted, as of 128 from uint8. For
+CPUs, and without groups, weights are any of 8 bits: of those beyond int8 a number is subtracted first, and that many
+times the sum of the data that a window reads is added after. CPUs multiply unsigned data by signed weights: there data
+of int8 becomes uint8, with a zero point of 128 more.
 Everything else is computed in float32, as in the model. Results may differ from float32 by one quantum, by rounding.
 """
 

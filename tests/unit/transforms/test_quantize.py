@@ -301,6 +301,55 @@ def test_weights_of_uint8_around_128(tmp_path: Path) -> None:
     integers.check(1)
 
 
+WINDOWS = {
+    "1x1": ((1, 24, 5, 5), (16, 24, 1, 1), {}),
+    "few elements": ((1, 3, 9, 8), (8, 3, 3, 3), {"strides": [2, 2]}),
+    "separable": ((2, 40, 9, 8), (8, 40, 3, 3), {"pads": [1, 0, 2, 1]}),
+    "strides and dilations": ((1, 64, 15, 11), (9, 64, 3, 2), {"strides": [2, 3], "dilations": [1, 2]}),
+    "lines": ((1, 70, 30), (12, 70, 5), {"pads": [2, 2], "strides": [2]}),
+    "volumes": ((1, 16, 5, 6, 7), (8, 16, 2, 3, 3), {"pads": [0, 1, 1, 1, 1, 0]}),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("zero", [0, 7])
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_weights_beyond_int8(name: str, per_channel: bool, zero: int, tmp_path: Path) -> None:
+    """Weights of uint8 whose zero point is far from 128: the sums of windows are subtracted after."""
+    shape, filters, attributes = WINDOWS[name]
+    net = Net()
+    data = net.quantized(net.input("x", shape), 0.02, zero)
+    weight = net.weight(*filters, per_channel=per_channel, dtype="uint8", zero=50)
+    made = convolution(net, data, weight, net.bias(filters[0]), **attributes)
+    integers = Integers(net.model(net.quantize(made, 0.4, 100)), tmp_path, unsigned=True)
+    taken = f"nn.conv{len(shape) - 2}d"
+    assert set(integers.products) == {(taken, "uint8", "int8", "int32")}
+    assert integers.products.total() == 2
+    integers.check(1)
+
+
+@pytest.mark.parametrize("stored", ["uint8", "int8"])
+def test_matrices_beyond_int8(stored: str, tmp_path: Path) -> None:
+    net = Net()
+    data = net.quantized(net.input("x", (3, 4, 30)), 0.02, 7)
+    weight = net.weight(30, 6, dtype=stored, zero=50, axis=1)
+    integers = Integers(net.model(net.quantize(net.add("MatMul", data, weight), 0.3, 128)), tmp_path, unsigned=True)
+    assert integers.products == {("matmul", "uint8", "int8", "int32"): 2}
+    integers.check(1)
+
+
+def test_groups_beyond_int8_stay_in_float(tmp_path: Path) -> None:
+    net = Net()
+    data = net.quantized(net.input("x", (1, 8, 5, 5)), 0.02, 7)
+    weight = net.weight(8, 4, 3, 3, dtype="uint8", zero=50)
+    integers = Integers(
+        net.model(net.quantize(convolution(net, data, weight, group=2), 0.3, 128)), tmp_path, unsigned=True
+    )
+    assert integers.products == {("nn.conv2d", "float32", "float32", "float32"): 1}
+    integers.check(1)
+
+
 @pytest.mark.parametrize("case", ["weights with a zero point", "rows with scales of their own", "computed weights"])
 def test_what_does_not_fit_stays_in_float(case: str, tmp_path: Path) -> None:
     net = Net()
