@@ -7,8 +7,8 @@
     python -m benchmarks.gpu.placement run build/placement -o linked.json --linked        these in turns
     python -m benchmarks.gpu.placement.show placement.json [--parts]                      tables
 
-``run`` writes after each network, and leaves out those that its file has. Errors are relative to the greatest output,
-from float64. ``show --parts`` says what each region takes with each alternative, and what no placement changes.
+``run`` writes after each network, and leaves out those that its file has times of. Errors are relative to the greatest
+output, from float64. ``show --parts`` says what each region takes with each alternative, and what no placement changes.
 """
 
 from __future__ import annotations

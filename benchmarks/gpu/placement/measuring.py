@@ -38,11 +38,12 @@ Runs = dict[str, Callable[[], Any]]
 
 
 def run(folder: Path, output: Path, only: str, *, seconds: float, compiled: bool, linked: bool) -> None:
-    """Measure all that is built and not yet in ``output``; write it after each network."""
+    """Measure all that is built and not yet in ``output``, or has failed; write it after each network."""
     report = json.loads(output.read_text()) if output.exists() else header("placement") | {"cases": {}}
     report["torch"] = torch.__version__
     kind = "placed" if linked else "trial"
-    todo = [c for c in chosen(only) if (folder / f"{c.name}-{kind}.so").exists() and c.name not in report["cases"]]
+    known = {name for name, found in report["cases"].items() if "us" in found}
+    todo = [case for case in chosen(only) if (folder / f"{case.name}-{kind}.so").exists() and case.name not in known]
     writing = Lock()
 
     def one(case: Case) -> None:
