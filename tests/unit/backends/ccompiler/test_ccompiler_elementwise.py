@@ -331,6 +331,26 @@ def test_quotients_that_are_rounded_need_no_division(bounded: bool, march: str, 
     assert (tmp_path / "ccompiler.c").read_text().count("pk_quotient(") == 1 + len(scales)
 
 
+@pytest.mark.parametrize("march", ["x86-64-v2", "x86-64-v4"])
+def test_quotients_of_bounded_numbers_need_no_division(march: str, tmp_path: Path) -> None:
+    """As of hard swish: the same floats as of a division, of NaN too."""
+
+    def body(e, x):
+        clipped = e(op.clip(e(op.add(x, relax.const(3.0, "float32"))), 0.0, 6.0))
+        gate = e(op.divide(clipped, relax.const(6.0, "float32")))
+        return e(op.multiply(x, gate)), e(op.divide(e(op.tanh(x)), relax.const(0.7, "float32")))
+
+    x = np.random.default_rng(5).uniform(-5, 5, (7, 3001)).astype("f4")
+    x[0, :5] = np.inf, -np.inf, np.nan, 0, -3
+    run = Runner(partition([variable("x", x.shape)], body), tmp_path, f"ccompiler -march={march}")
+    with np.errstate(invalid="ignore"):
+        wanted = x * (np.clip(x + np.float32(3), 0, 6) / np.float32(6))
+    swish, quotient = run(x)
+    np.testing.assert_array_equal(swish, wanted)
+    np.testing.assert_allclose(quotient, np.tanh(x) / np.float32(0.7), rtol=1e-6, atol=1e-6)
+    assert (tmp_path / "ccompiler.c").read_text().count("pk_quotient(") == 3
+
+
 def test_where_with_broadcast_condition(tmp_path: Path) -> None:
     n = tirx.Var("n", "int64")
     arguments = [variable("c", (n, 1), "bool"), variable("x", (n, 9)), variable("y", (9,))]
