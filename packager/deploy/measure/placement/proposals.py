@@ -36,6 +36,9 @@ class Proposals:
         self._losses = losses
         self._random = random.Random(seed)
         self._enumerated = math.prod(map(len, digits)) <= small
+        self._open = [place for place, each in enumerate(digits) if len(each) > 1]
+        # The next place in the run; equal regions repeat, so the first follows the last.
+        self._next = dict(zip(self._open, [*self._open[1:], *self._open[:1]], strict=True))
 
     def children(self, population: Sequence[Vector], count: int, is_known: Callable[[Vector], bool]) -> list[Vector]:
         """Return at most ``count`` vectors that were not measured yet; ``population`` has the fastest first."""
@@ -66,37 +69,29 @@ class Proposals:
 
     def _changes(self, best: Vector) -> Iterator[Vector]:
         """Yield changes of one digit and of two neighbors, those first that cost little alone."""
-        singles = [[(place, digit)] for place in self._open() for digit in self._others(best, place)]
+        singles = {place: [(place, digit) for digit in self._others(best, place)] for place in self._open}
         pairs = [
-            [*first, *second]
-            for first in singles
-            for second in singles
-            if second[0][0] == self._next(first[0][0]) != first[0][0]
+            change
+            for place, following in self._next.items()
+            if place != following
+            for change in itertools.product(singles[place], singles[following])
         ]
-        vectors = {_changed(best, change): None for change in singles + pairs}
+        changes = [*((change,) for place in self._open for change in singles[place]), *pairs]
+        vectors = {_changed(best, change): None for change in changes}
         yield from sorted(vectors, key=lambda vector: (self._loss(best, vector), vector))
-
-    def _open(self) -> list[int]:
-        return [place for place, digits in enumerate(self._digits) if len(digits) > 1]
-
-    def _next(self, place: int) -> int:
-        """Return the next place in the run; equal regions repeat, so the first follows the last."""
-        places = self._open()
-        return places[(places.index(place) + 1) % len(places)]
 
     def _others(self, vector: Vector, place: int) -> list[int]:
         return [digit for digit in self._digits[place] if digit != vector[place]]
 
     def _child(self, population: Sequence[Vector]) -> Vector | None:
-        places = self._open()
+        places, following, draw = self._open, self._next, self._random
         if not places:
             return None
-        draw = self._random
         parent = draw.choices(population, weights=range(len(population), 0, -1))[0]
         first = draw.choice(places)
         changed = [first]
         if draw.random() < PAIRS:
-            near = [other for other in places if first in (self._next(other), other) or other == self._next(first)]
+            near = [other for other in places if first in (following[other], other) or other == following[first]]
             second = draw.choice(near if draw.random() < NEIGHBORS else places)
             changed.append(second)
         return _changed(parent, [(place, self._digit(parent, place)) for place in changed])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -44,24 +45,23 @@ def measure_placement(
         note(text)
     space = space_of(manifest, missing)
     timer: Timer = SessionTimer(turns, space)
+
+    @functools.cache  # a session and a run for each vector
+    def calls(vector: Vector) -> Mapping[int, int]:
+        return _calls(turns, space, vector)
+
     subject = Subject(manifest.content_sha256, turns.clock.name, threads, effort.seed)
     with ExitStack() as stack:
         kept = None if journal is None else stack.enter_context(Journal(journal, subject, timer))
         if kept is not None and kept.batches:
             note(f"{journal}: {kept.batches} measurements of an interrupted run are kept")
         try:
-            found = search(
-                space,
-                kept or timer,
-                effort,
-                calls=lambda vector: _calls(turns, space, vector),
-                most_at_once=most_sessions(turns),
-            )
+            found = search(space, kept or timer, effort, calls=calls, most_at_once=most_sessions(turns))
         except KeyboardInterrupt:
             if kept is not None:
                 note(f"{kept.batches} measurements are kept in {journal}: the same command goes on")
             raise
-    return _result(manifest, space, found, threads, notes), _tuned(turns, space, found)
+    return _result(manifest, space, found, threads, notes), _tuned(turns, space, found, calls(found.winner.vector))
 
 
 def space_of(manifest: Manifest, missing: Collection[Calls] = ()) -> Space:
@@ -168,11 +168,10 @@ def _times(names: Sequence[str], measured: Measured | None) -> tuple[Alternative
     return tuple(AlternativeTime(names[i], measured.us[i] - least, measured.errors[i]) for i in order)
 
 
-def _tuned(turns: Turns, space: Space, found: Found) -> tuple[Tuned, ...]:
-    """Return the records of the functions that the fastest selection calls."""
+def _tuned(turns: Turns, space: Space, found: Found, calls: Mapping[int, int]) -> tuple[Tuned, ...]:
+    """Return the records of the functions that the fastest selection ``calls``."""
     manifest = turns.bundle.manifest
     entries = {entry.symbol: entry for entry in manifest.selection}
-    calls = _calls(turns, space, found.winner.vector)
     tuned = []
     for measured in found.places:
         place = space.places[measured.place]
