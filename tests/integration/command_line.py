@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -45,6 +46,49 @@ def run(
         check=False,
         timeout=120,
     )
+
+
+class ForkedCommands:
+    """Runs commands as ``run`` does, in forks of one process that has imported TVM (fork_commands.py).
+
+    For tests of what commands do with TVM: not of what they import, nor of signals.
+    """
+
+    def __init__(self, tmp_path: Path) -> None:
+        argv = [sys.executable, str(Path(__file__).with_name("fork_commands.py"))]
+        env = environment({}, tmp_path / "tmp")
+        self._server = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._folder = tmp_path
+
+    def run(
+        self,
+        arguments: Sequence[object],
+        tmp_path: Path,
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``packager ARGUMENTS`` in ``tmp_path/cwd`` unless told otherwise."""
+        (tmp_path / "cwd").mkdir(exist_ok=True)
+        outputs = [self._folder / name for name in ("stdout", "stderr")]
+        for path in outputs:
+            path.write_bytes(b"")
+        request = {
+            "arguments": list(map(str, arguments)),
+            "cwd": str(cwd or tmp_path / "cwd"),
+            "env": environment(env or {}, tmp_path / "tmp"),
+            "outputs": list(map(str, outputs)),
+        }
+        assert self._server.stdin
+        assert self._server.stdout
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        code = int(self._server.stdout.readline())
+        return subprocess.CompletedProcess(command(*arguments), code, *(path.read_text() for path in outputs))
+
+    def close(self) -> None:
+        """End the process."""
+        self._server.communicate()
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from command_line import Cli, run, tree
+from command_line import Cli, ForkedCommands, run, tree
 from graphs import graph, normal, save
 
 import packager
@@ -17,6 +17,20 @@ import packager
 def cli(tmp_path: Path) -> Cli:
     """Run ``packager ARGUMENTS`` in a process of its own, in an empty folder; see command_line.run."""
     return lambda *arguments, **options: run(arguments, tmp_path, **options)
+
+
+@pytest.fixture(scope="session")
+def forked_commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    """A process that has imported TVM, for ``warm_cli``."""
+    commands = ForkedCommands(tmp_path_factory.mktemp("forked"))
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def warm_cli(forked_commands: ForkedCommands, tmp_path: Path) -> Cli:
+    """Run ``packager ARGUMENTS`` like ``cli``, in a fork of a process that has imported TVM."""
+    return lambda *arguments, **options: forked_commands.run(arguments, tmp_path, **options)
 
 
 @pytest.fixture(scope="session")

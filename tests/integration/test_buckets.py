@@ -186,25 +186,25 @@ def test_torch_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_command_line_golden_run_and_inspect(tmp_path: Path, cli: Cli) -> None:
+def test_command_line_golden_run_and_inspect(tmp_path: Path, warm_cli: Cli) -> None:
     path, output, header = save(ENCODER, tmp_path / "e.onnx"), tmp_path / "e.so", tmp_path / "e.h"
     options = ("--dim", "n=1:4", "--dim", "seq=4,8,13", "-t", "llvm", "--golden", "0", "--header", header)
-    built = cli("build", path, "-o", output, *options)
+    built = warm_cli("build", path, "-o", output, *options)
     assert built.returncode == 0, built.stderr
-    verified = cli("verify", output, "--run")
+    verified = warm_cli("verify", output, "--run")
     assert verified.returncode == 0, verified.stdout
     assert "3 golden pairs" in verified.stdout
-    shown = cli("inspect", output).stdout
+    shown = warm_cli("inspect", output).stdout
     assert "seq 4, 8, 13; n 1..4" in shown
     assert "float32  [n, seq * 16]" in shown
-    shown_json = cli("inspect", output, "--json").stdout
+    shown_json = warm_cli("inspect", output, "--json").stdout
     assert json.loads(shown_json)["dims"][0]["buckets"] == [4, 8, 13]
     assert "float32[n, seq, 16]" in header.read_text()
-    bench = json.loads(cli("bench", output, "--runs", "3", "--json").stdout)
+    bench = json.loads(warm_cli("bench", output, "--runs", "3", "--json").stdout)
     assert bench["dims"] == {"seq": 13, "n": 4}
     total = sum(primitive["calls"] for primitive in json.loads(shown_json)["backends"][0]["primitives"])
     assert 3 * (bench["calls"] + 1) >= total  # buckets differ by one loop nest at most
-    told = json.loads(cli("run", output, "--random", "1", "--json").stdout)
+    told = json.loads(warm_cli("run", output, "--random", "1", "--json").stdout)
     assert told["outputs"][0]["shape"] == [4, 13, 16]
 
 
@@ -219,9 +219,9 @@ def test_command_line_golden_run_and_inspect(tmp_path: Path, cli: Cli) -> None:
         (("--dim", "seq=" + ",".join(map(str, range(1, 66)))), "buckets make 65 variants (65 of seq), at most 64"),
     ],
 )
-def test_command_line_refusals(options: tuple[str, ...], message: str, tmp_path: Path, cli: Cli) -> None:
+def test_command_line_refusals(options: tuple[str, ...], message: str, tmp_path: Path, warm_cli: Cli) -> None:
     path = save(ENCODER, tmp_path / "e.onnx")
-    refused = cli("build", path, "-o", tmp_path / "e.so", "--dim", "n=1:4", "-t", "llvm", *options)
+    refused = warm_cli("build", path, "-o", tmp_path / "e.so", "--dim", "n=1:4", "-t", "llvm", *options)
     assert refused.returncode == 2
     assert message in refused.stderr
 

@@ -195,21 +195,21 @@ def test_tables(tmp_path: Path) -> None:
     assert second.arena_bytes == table.arena_bytes
 
 
-def test_command_line_golden_header_and_inspect(tmp_path: Path, cli: Cli) -> None:
+def test_command_line_golden_header_and_inspect(tmp_path: Path, warm_cli: Cli) -> None:
     paths = save_both(tmp_path, attention("prefill", 4), attention("decode", "n"))
     output, header = tmp_path / "lm.so", tmp_path / "lm.h"
     options = ("--state", "keys=keys_out", "--dim", "n=1:4", "--golden", "1", "--header", header, "-t", "llvm")
-    built = cli("build", *paths, "-o", output, *options)
+    built = warm_cli("build", *paths, "-o", output, *options)
     assert built.returncode == 0, built.stderr
-    verified = cli("verify", output, "--run")
+    verified = warm_cli("verify", output, "--run")
     assert verified.returncode == 0, verified.stdout
     assert "2 golden pairs" in verified.stdout
     assert "#define LM_DECODE_INPUT_AT 1" in header.read_text()
     assert "#define LM_ENTRY_DECODE 1" in header.read_text()
-    assert "decode: input" in cli("inspect", output).stdout
-    told = json.loads(cli("run", output, "--random", "1", "--entry", "decode", "--json").stdout)
+    assert "decode: input" in warm_cli("inspect", output).stdout
+    told = json.loads(warm_cli("run", output, "--random", "1", "--entry", "decode", "--json").stdout)
     assert [row["shape"] for row in told["outputs"]] == [[4, 8]]
-    assert "prefill:k" in cli("inspect", output, "--json").stdout
+    assert "prefill:k" in warm_cli("inspect", output, "--json").stdout
 
 
 @pytest.mark.parametrize(

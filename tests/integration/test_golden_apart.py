@@ -40,9 +40,9 @@ def test_tolerances_are_those_of_what_is_computed_in(
     assert golden.rtol == rtol
 
 
-def test_an_operator_that_crashes(cli: Cli, tmp_path: Path) -> None:
+def test_an_operator_that_crashes(warm_cli: Cli, tmp_path: Path) -> None:
     acme = library(tmp_path, "__builtin_trap();")
-    done = cli("build", tmp_path / "swish.onnx", "--op-library", acme, "--golden", "0")
+    done = warm_cli("build", tmp_path / "swish.onnx", "--op-library", acme, "--golden", "0")
     assert_refused(
         done, 5, "the bundle was killed by signal 4 as it ran the golden inputs", hint="library of operators"
     )
@@ -72,10 +72,10 @@ def test_an_operator_that_hangs_can_be_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--static", "--prefix", "acme"], ["-o", "libacme.a"], ["--header", "acme.toml"]])
-def test_a_library_is_not_overwritten(cli: Cli, tmp_path: Path, options: list[str]) -> None:
+def test_a_library_is_not_overwritten(warm_cli: Cli, tmp_path: Path, options: list[str]) -> None:
     acme = library(tmp_path, "")
     before = tree(tmp_path)
-    done = cli("build", tmp_path / "swish.onnx", "--op-library", acme, *options, cwd=tmp_path)
+    done = warm_cli("build", tmp_path / "swish.onnx", "--op-library", acme, *options, cwd=tmp_path)
     assert_refused(done, 2, "exists and is not a", "it stays as it is", hint="give another output")
     after = tree(tmp_path)
     assert {name: after[name] for name in before} == before

@@ -96,14 +96,14 @@ def test_swapped_constants_give_what_the_other_model_gives(session: Session, inp
 
 @pytest.mark.parametrize("form", ["npz", "safetensors"])
 def test_the_override_at_build_equals_the_swap(
-    net: Path, session: Session, inputs: Arrays, tmp_path: Path, cli: Cli, form: str
+    net: Path, session: Session, inputs: Arrays, tmp_path: Path, warm_cli: Cli, form: str
 ) -> None:
     file = tmp_path / f"other.{form}"
     if form == "npz":
         np.savez(file, **weights(5))
     else:
         file.write_bytes(safetensors.encode(weights(5)))
-    done = cli("build", net, "-o", tmp_path / "other.so", "--dim", "n=1:4", "--constants", file, "-t", "llvm")
+    done = warm_cli("build", net, "-o", tmp_path / "other.so", "--dim", "n=1:4", "--constants", file, "-t", "llvm")
     assert done.returncode == 0, done.stderr
     with packager.load(tmp_path / "other.so") as other:
         built = other.run(inputs)
@@ -182,7 +182,7 @@ def norm_weights(seed: int) -> Arrays:
     return {name: np.abs(normal(*shape, seed=seed)) + np.float32(0.1) for name, shape in NORM_SHAPES.items()}
 
 
-def test_what_a_batch_norm_was_folded_into_is_fixed(tmp_path: Path, cli: Cli) -> None:
+def test_what_a_batch_norm_was_folded_into_is_fixed(tmp_path: Path, warm_cli: Cli) -> None:
     model = graph(NORM, norm_weights(0))
     path = save(model, tmp_path / "m.onnx")
     x = feeds(model, {})
@@ -200,7 +200,7 @@ def test_what_a_batch_norm_was_folded_into_is_fixed(tmp_path: Path, cli: Cli) ->
         assert "--constants" in (caught.value.hint or "")
         assert_same(session.run(x), before)
     np.savez(tmp_path / "other.npz", **norm_weights(1))
-    done = cli("build", path, "-o", tmp_path / "n.so", "--constants", tmp_path / "other.npz")
+    done = warm_cli("build", path, "-o", tmp_path / "n.so", "--constants", tmp_path / "other.npz")
     assert done.returncode == 0, done.stderr
     with packager.load(tmp_path / "n.so") as loaded:
         (expected,) = reference(graph(NORM, norm_weights(1))).run(None, x)
@@ -334,7 +334,7 @@ def test_a_thousand_swaps_need_no_more_memory(session: Session, inputs: Arrays) 
     assert_same(session.run(inputs), results(1, inputs))
 
 
-def test_the_command_line_refuses_overrides_that_do_not_fit(net: Path, tmp_path: Path, cli: Cli) -> None:
+def test_the_command_line_refuses_overrides_that_do_not_fit(net: Path, tmp_path: Path, warm_cli: Cli) -> None:
     cases = [
         ({"mx": normal(32, 32)}, "the model has no constant 'mx' (did you mean 'mix'?)", "names"),
         ({"mix": normal(32, 31)}, "'mix' is float32[32, 31], in the model it is float32[32, 32]", "shape"),
@@ -343,9 +343,9 @@ def test_the_command_line_refuses_overrides_that_do_not_fit(net: Path, tmp_path:
     for index, (arrays, message, hint) in enumerate(cases):
         file = tmp_path / f"{index}.npz"
         np.savez(file, **arrays)
-        done = cli("build", net, "-o", tmp_path / "out.so", "--dim", "n=1:4", "--constants", file)
+        done = warm_cli("build", net, "-o", tmp_path / "out.so", "--dim", "n=1:4", "--constants", file)
         assert_refused(done, 2, f"--constants {file}", message, hint=hint)
-    done = cli("build", net, "-o", tmp_path / "out.so", "--dim", "n=1:4", "--constants", tmp_path / "absent.npz")
+    done = warm_cli("build", net, "-o", tmp_path / "out.so", "--dim", "n=1:4", "--constants", tmp_path / "absent.npz")
     assert_refused(done, 2, "absent.npz")
     assert not (tmp_path / "out.so").exists()
 

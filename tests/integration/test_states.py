@@ -316,19 +316,19 @@ def test_initial_values_and_their_weights_file(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_manifest_inspect_verify_and_golden(tmp_path: Path, cli: Cli) -> None:
+def test_manifest_inspect_verify_and_golden(tmp_path: Path, warm_cli: Cli) -> None:
     model = save(decode("elements"), tmp_path / "model.onnx")
     output = tmp_path / "model.so"
-    built = cli("build", model, "-o", output, "--state", "keys=keys_out", "-t", "llvm", "--golden", "1")
+    built = warm_cli("build", model, "-o", output, "--state", "keys=keys_out", "-t", "llvm", "--golden", "1")
     assert built.returncode == 0, built.stderr
     with packager.load(output) as bundle:
         (state,) = bundle.manifest.states
         assert (state.name, state.output, state.shape, state.bytes) == ("keys", "keys_out", (1, 2, 16, 4), CACHE_BYTES)
         assert [item.name for item in bundle.inputs] == ["k", "at", "q"]
         assert [item.name for item in bundle.outputs] == ["y"]
-    told = cli("inspect", output).stdout
+    told = warm_cli("inspect", output).stdout
     assert "state   keys  float32  [1, 2, 16, 4]" in told
-    verified = cli("verify", output, "--run")
+    verified = warm_cli("verify", output, "--run")
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
@@ -372,8 +372,8 @@ def test_refusals(states: dict[str, str], message: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["s", "=n", "s=", "s=n=m"])
-def test_option_that_cannot_be_read(option: str, tmp_path: Path, cli: Cli) -> None:
+def test_option_that_cannot_be_read(option: str, tmp_path: Path, warm_cli: Cli) -> None:
     path = save(graph("f (float[4] s) => (float[4] n) { n = Neg(s) }"), tmp_path / "model.onnx")
-    done = cli("build", path, "--state", option)
+    done = warm_cli("build", path, "--state", option)
     assert done.returncode == 2
     assert f"--state {option!r} cannot be read" in done.stderr

@@ -464,7 +464,7 @@ def test_the_bundle_follows_the_library(acme: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(run("third.so"), 3 * swish(x, 2), rtol=1e-5)
 
 
-def test_the_command_line(acme: Path, cli: Cli, tmp_path: Path) -> None:
+def test_the_command_line(acme: Path, warm_cli: Cli, tmp_path: Path) -> None:
     """--op-library, and the Target that it is short for, give the same bytes in any folder."""
     text = "g (float[n,2] x) => (float[n,4] y) { s = com.acme.Swish(x)  a, y = com.acme.Split<factors=[1,1]>(s) }"
     results = []
@@ -475,24 +475,26 @@ def test_the_command_line(acme: Path, cli: Cli, tmp_path: Path) -> None:
         folder = tmp_path / name
         shutil.copytree(acme.parent, folder)
         save(model(text), folder / "model.onnx")
-        done = cli(
+        done = warm_cli(
             "build", "model.onnx", "-o", "out.so", "--dim", "n=1:4", "--keep-workdir", "work", *options, cwd=folder
         )
         assert done.returncode == 0, done.stderr
         results.append((folder / "out.so").read_bytes())
     assert results[0] == results[1]
-    shown = cli("inspect", tmp_path / "option" / "out.so").stdout
+    shown = warm_cli("inspect", tmp_path / "option" / "out.so").stdout
     for part in ("external", "com.acme::Swish", "com.acme::Split", "acme", "MIT"):
         assert part in shown
-    assert cli("verify", tmp_path / "option" / "out.so").returncode == 0
-    assert_refused(cli("build", "model.onnx", "--op-library", "none.toml", cwd=tmp_path / "option"), 2, "none.toml")
+    assert warm_cli("verify", tmp_path / "option" / "out.so").returncode == 0
+    assert_refused(
+        warm_cli("build", "model.onnx", "--op-library", "none.toml", cwd=tmp_path / "option"), 2, "none.toml"
+    )
     twice = ["--op-library", "acme.toml", "--op-library", "acme.toml"]
-    assert_refused(cli("build", "model.onnx", *twice, cwd=tmp_path / "option"), 2, "are named 'acme'")
+    assert_refused(warm_cli("build", "model.onnx", *twice, cwd=tmp_path / "option"), 2, "are named 'acme'")
 
 
-def test_libraries_are_for_onnx_models(acme: Path, cli: Cli, tmp_path: Path) -> None:
+def test_libraries_are_for_onnx_models(acme: Path, warm_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text("{}")
-    done = cli("build", tmp_path / "model.json", "--op-library", acme)
+    done = warm_cli("build", tmp_path / "model.json", "--op-library", acme)
     assert_refused(done, 2, "operator libraries implement operators of ONNX models", hint="export the model to ONNX")
 
 

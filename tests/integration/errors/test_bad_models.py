@@ -109,9 +109,9 @@ def test_a_file_that_is_no_onnx(content: bytes, tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_a_truncated_model_on_the_command_line(cli: Cli, image: bytes, tmp_path: Path) -> None:
+def test_a_truncated_model_on_the_command_line(warm_cli: Cli, image: bytes, tmp_path: Path) -> None:
     (tmp_path / "cut.onnx").write_bytes(image[: len(image) // 2])
-    done = cli("build", tmp_path / "cut.onnx")
+    done = warm_cli("build", tmp_path / "cut.onnx")
     assert_refused(done, 3, "cut.onnx: cannot be read as ONNX", hint="is the file complete?")
 
 
@@ -158,12 +158,12 @@ def unsupported() -> onnx.ModelProto:
     return onnx.parser.parse_model(f"{header}\n{UNSUPPORTED}")
 
 
-def test_all_unsupported_operators_are_listed_once(cli: Cli, tmp_path: Path) -> None:
+def test_all_unsupported_operators_are_listed_once(warm_cli: Cli, tmp_path: Path) -> None:
     model = unsupported()
     for node in model.graph.node:
         if node.op_type in ("Frobnicate", "Transmogrify"):  # the standard domain refuses unknown names by itself
             node.domain = "custom.domain"
-    done = cli("build", save(model, tmp_path / "odd.onnx"))
+    done = warm_cli("build", save(model, tmp_path / "odd.onnx"))
     assert_refused(done, 3, "3 operators are not supported", hint="replace them in the model")
     lines = [line.strip() for line in done.stderr.splitlines()]
     assert "custom.domain::Frobnicate: first, third" in lines
@@ -196,9 +196,9 @@ def test_shapes_that_depend_on_data_without_a_bound(tmp_path: Path) -> None:
     assert "--dim reducemax_0=1:MAX" in (caught.value.hint or "")
 
 
-def test_unbounded_dims_are_all_listed(cli: Cli, tmp_path: Path) -> None:
+def test_unbounded_dims_are_all_listed(warm_cli: Cli, tmp_path: Path) -> None:
     model = graph("g (float[n,m] x, float[k,m] z, float[n,3] u) => (float[n,m] y) { y = Neg(x) }")
-    done = cli("build", save(model, tmp_path / "m.onnx"), "--dim", "m=1:4")
+    done = warm_cli("build", save(model, tmp_path / "m.onnx"), "--dim", "m=1:4")
     assert_refused(
         done, 2, "2 symbolic dims have no bounds", "n: input 'x', axis 0", "k: input 'z', axis 0", hint="--dim n=1:32"
     )

@@ -56,43 +56,43 @@ class TestToolchain:
         return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
     @pytest.mark.usefixtures("leaves_nothing")
-    def test_no_compiler(self, cli: Cli, models: Path) -> None:
-        done = cli("build", models / "mlp.onnx", env={"PATH": "/nonexistent"})
+    def test_no_compiler(self, warm_cli: Cli, models: Path) -> None:
+        done = warm_cli("build", models / "mlp.onnx", env={"PATH": "/nonexistent"})
         assert_refused(done, 4, "gcc is not on PATH", hint="apt-get install gcc")
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("leaves_nothing")
-    def test_a_failing_compiler(self, cli: Cli, without_cache: tuple[object, ...], tmp_path: Path) -> None:
+    def test_a_failing_compiler(self, warm_cli: Cli, without_cache: tuple[object, ...], tmp_path: Path) -> None:
         env = self.wrapper(
             tmp_path, f'[ "$1" = --version ] && exec {GCC} --version\necho "internal compiler error: sorry" >&2\nexit 3'
         )
-        done = cli(*without_cache, env=env)
+        done = warm_cli(*without_cache, env=env)
         assert_refused(done, 4, "gcc failed with exit code 3", "internal compiler error: sorry", "command: ")
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("leaves_nothing")
-    def test_a_failing_linker(self, cli: Cli, without_cache: tuple[object, ...], tmp_path: Path) -> None:
+    def test_a_failing_linker(self, warm_cli: Cli, without_cache: tuple[object, ...], tmp_path: Path) -> None:
         env = self.wrapper(
             tmp_path,
             f'for word; do [ "$word" = -shared ] && {{ echo "ld: out of luck" >&2; exit 1; }}; done\nexec {GCC} "$@"',
         )
-        assert_refused(cli(*without_cache, env=env), 4, "gcc failed with exit code 1", "ld: out of luck")
+        assert_refused(warm_cli(*without_cache, env=env), 4, "gcc failed with exit code 1", "ld: out of luck")
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("leaves_nothing")
-    def test_a_killed_compiler(self, cli: Cli, without_cache: tuple[object, ...], tmp_path: Path) -> None:
+    def test_a_killed_compiler(self, warm_cli: Cli, without_cache: tuple[object, ...], tmp_path: Path) -> None:
         env = self.wrapper(tmp_path, f'[ "$1" = --version ] && exec {GCC} --version\nkill -9 $$')
-        assert_refused(cli(*without_cache, env=env), 4, "gcc was killed by signal 9")
+        assert_refused(warm_cli(*without_cache, env=env), 4, "gcc was killed by signal 9")
 
     @pytest.mark.slow
     def test_variables_that_mean_something_to_compilers_do_not_matter(
-        self, cli: Cli, without_cache: tuple[object, ...], tmp_path: Path
+        self, warm_cli: Cli, without_cache: tuple[object, ...], tmp_path: Path
     ) -> None:
         odd = {"CPATH": "/nonexistent", "GCC_EXEC_PREFIX": "/nonexistent/", "COMPILER_PATH": "/nonexistent",
                "LIBRARY_PATH": "/nonexistent", "SOURCE_DATE_EPOCH": "1", "LC_ALL": "C.UTF-8"}  # fmt: skip
         plain, other = tmp_path / "a.so", tmp_path / "b.so"
-        assert cli(*without_cache, "-o", plain).returncode == 0
-        assert cli(*without_cache, "-o", other, env=odd).returncode == 0
+        assert warm_cli(*without_cache, "-o", plain).returncode == 0
+        assert warm_cli(*without_cache, "-o", other, env=odd).returncode == 0
         assert plain.read_bytes() == other.read_bytes()
         assert not any((tmp_path / "cwd").iterdir())
 

@@ -23,9 +23,9 @@ def run(path: Path, **feeds: np.ndarray) -> list[np.ndarray]:
     return list(session.run(None, feeds))
 
 
-def test_it_prints_the_path_and_keeps_names(cli: Cli, models: Path, tmp_path: Path) -> None:
+def test_it_prints_the_path_and_keeps_names(warm_cli: Cli, models: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    done = cli("export", models / "batched.onnx", "-o", out, "-q")
+    done = warm_cli("export", models / "batched.onnx", "-o", out, "-q")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")
     written, source = onnx.load(out), onnx.load(models / "batched.onnx")
     assert written.producer_name == "packager"
@@ -38,9 +38,9 @@ def test_it_prints_the_path_and_keeps_names(cli: Cli, models: Path, tmp_path: Pa
         np.testing.assert_allclose(run(out, x=x)[0], run(models / "batched.onnx", x=x)[0], rtol=1e-6)
 
 
-def test_json_says_what_was_written(cli: Cli, models: Path, tmp_path: Path) -> None:
+def test_json_says_what_was_written(warm_cli: Cli, models: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    done = cli("export", models / "batched.onnx", "-o", out, "--dim", "n=1:8", "--weights", "external", "--json")
+    done = warm_cli("export", models / "batched.onnx", "-o", out, "--dim", "n=1:8", "--weights", "external", "--json")
     found = json.loads(done.stdout)
     assert found == {
         "schema_version": 1,
@@ -55,8 +55,8 @@ def test_json_says_what_was_written(cli: Cli, models: Path, tmp_path: Path) -> N
     assert {prop.key: prop.value for prop in onnx.load(out).metadata_props} == {"packager.dim.n": "1:8"}
 
 
-def test_bounds_that_the_file_holds_for_are_said(cli: Cli, models: Path, tmp_path: Path) -> None:
-    done = cli("export", models / "batched.onnx", "-o", tmp_path / "out.onnx", "--dim", "n=1:8", "-q")
+def test_bounds_that_the_file_holds_for_are_said(warm_cli: Cli, models: Path, tmp_path: Path) -> None:
+    done = warm_cli("export", models / "batched.onnx", "-o", tmp_path / "out.onnx", "--dim", "n=1:8", "-q")
     assert done.stderr == "dim n: the file holds for 1 to 8\n"
 
 
@@ -96,14 +96,14 @@ def model_weight(model: onnx.ModelProto) -> np.ndarray:
     return onnx.numpy_helper.to_array(model.graph.initializer[0])
 
 
-def test_files_of_others_stay(cli: Cli, models: Path, tmp_path: Path) -> None:
+def test_files_of_others_stay(warm_cli: Cli, models: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "theirs.onnx"
     foreign.write_bytes((models / "mlp.onnx").read_bytes())
-    done = cli("export", models / "batched.onnx", "-o", foreign)
+    done = warm_cli("export", models / "batched.onnx", "-o", foreign)
     assert_refused(done, 2, "exists and is not an ONNX model that packager wrote", hint="give another output")
     assert foreign.read_bytes() == (models / "mlp.onnx").read_bytes()
     (tmp_path / "out.safetensors").write_text("mine")
-    done = cli("export", models / "mlp.onnx", "-o", tmp_path / "out.onnx", "--weights", "external")
+    done = warm_cli("export", models / "mlp.onnx", "-o", tmp_path / "out.onnx", "--weights", "external")
     assert_refused(done, 2, "out.safetensors exists and is not a weights file")
     assert not (tmp_path / "out.onnx").exists()
 
@@ -134,11 +134,11 @@ def test_wrong_arguments(models: Path, tmp_path: Path, options: dict[str, object
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_onnx_lacks_is_refused_with_its_nodes(cli: Cli, tmp_path: Path) -> None:
+def test_what_onnx_lacks_is_refused_with_its_nodes(warm_cli: Cli, tmp_path: Path) -> None:
     model = graph(
         "m (float[1,2,4,4] x) => (float[1,2,3,3] y) { y = LpPool <kernel_shape = [2, 2]> (x) }",
     )
-    done = cli("export", save(model, tmp_path / "m.onnx"), "-o", tmp_path / "out.onnx")
+    done = warm_cli("export", save(model, tmp_path / "m.onnx"), "-o", tmp_path / "out.onnx")
     assert_refused(done, 3, "1 operator cannot be written as ONNX", "lp_pool: y", hint="packager build")
     assert not (tmp_path / "out.onnx").exists()
 

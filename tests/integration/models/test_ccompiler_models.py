@@ -218,23 +218,25 @@ def test_operators_that_are_not_named_are_left(models: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_a_bogus_header_fails_the_build_with_the_compilers_message(models: Path, cli: Cli) -> None:
-    done = cli(
+def test_a_bogus_header_fails_the_build_with_the_compilers_message(models: Path, warm_cli: Cli) -> None:
+    done = warm_cli(
         "build", models / "mlp.onnx", "-o", "m.so", "-t", "llvm", "-t", "ccompiler -header=bogus.h", "--no-cache"
     )
     assert_refused(done, 5, "ccompiler", "bogus.h: No such file or directory", hint="absolute path")
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_a_cpu_that_the_compiler_does_not_know(models: Path, cli: Cli) -> None:
-    done = cli("build", models / "mlp.onnx", "-o", "m.so", "-t", "ccompiler -march=x86-64-v9", "--no-cache")
+def test_a_cpu_that_the_compiler_does_not_know(models: Path, warm_cli: Cli) -> None:
+    done = warm_cli("build", models / "mlp.onnx", "-o", "m.so", "-t", "ccompiler -march=x86-64-v9", "--no-cache")
     assert_refused(done, 2, "march", "x86-64-v9", hint="x86-64-v3")
 
 
-def test_a_good_header_is_included_and_its_folder_is_nobodys_business(models: Path, cli: Cli, tmp_path: Path) -> None:
+def test_a_good_header_is_included_and_its_folder_is_nobodys_business(
+    models: Path, warm_cli: Cli, tmp_path: Path
+) -> None:
     header = tmp_path / "ours.h"
     header.write_text("#define OURS 1\n")
     bundle = tmp_path / "m.so"
-    done = cli("build", models / "mlp.onnx", "-o", bundle, "-t", "llvm", "-t", f"ccompiler -header={header}")
+    done = warm_cli("build", models / "mlp.onnx", "-o", bundle, "-t", "llvm", "-t", f"ccompiler -header={header}")
     assert done.returncode == 0, done.stderr
     assert str(tmp_path).encode() not in bundle.read_bytes()

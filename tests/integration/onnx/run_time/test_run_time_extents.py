@@ -431,18 +431,18 @@ def test_many_branches_in_a_row(tmp_path: Path) -> None:
     check_runs(parsed(text, {"limit": np.array(0, np.float32)}), runs, tmp_path, {"n": (1, 4)})
 
 
-def test_commands_show_and_measure_run_time_extents(larger: Path, cli: Cli) -> None:
-    shown = cli("inspect", larger)
+def test_commands_show_and_measure_run_time_extents(larger: Path, warm_cli: Cli) -> None:
+    shown = warm_cli("inspect", larger)
     assert re.search(r"Run-time extents\n  name +bounds +node\n  compress_0  0..n \* 6  y", shown.stdout)
     model = larger.with_name("model.onnx")
-    explained = cli("explain", model, "--dim", "n=1:4")
+    explained = warm_cli("explain", model, "--dim", "n=1:4")
     assert "extent     compress_0  0..n * 6, read during a run from node 'y'" in explained.stdout
     assert "run_time" not in explained.stdout
-    on_gpu = cli("explain", model, "--dim", "n=1:4", "-t", "cuda -arch=sm_90a")
+    on_gpu = warm_cli("explain", model, "--dim", "n=1:4", "-t", "cuda -arch=sm_90a")
     assert "waits for the GPU" in on_gpu.stdout
-    measured = cli("bench", larger, "--runs", 3, "--profile", "--json")
+    measured = warm_cli("bench", larger, "--runs", 3, "--profile", "--json")
     assert json.loads(measured.stdout)["runs"] == 3
-    assert cli("run", larger, "--random", 0).returncode == 0
+    assert warm_cli("run", larger, "--random", 0).returncode == 0
 
 
 def test_a_branch_that_is_not_taken_is_not_computed(tmp_path: Path) -> None:
