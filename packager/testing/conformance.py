@@ -191,6 +191,9 @@ class Conformance:
         assert all(output == outputs[0] for output in outputs)
 
 
+_COMPILED: dict[type, Compiled] = {}
+
+
 class PartitionConformance(Conformance):
     """Tests of a backend that compiles parts of a model, beside the ``llvm`` Target."""
 
@@ -207,14 +210,20 @@ class PartitionConformance(Conformance):
         """Return the Targets of a build with this backend and these attributes."""
         return [{"kind": "llvm"}, {"kind": self.kind, **attributes}]
 
+    def _compiled(self, folder: Path) -> Compiled:
+        """Return what the backend makes of all cases; they are compiled for the first test of a suite that asks."""
+        if type(self) not in _COMPILED:
+            _COMPILED[type(self)] = self.compile(self.cases, folder)
+        return _COMPILED[type(self)]
+
     def test_answers_for_every_partition(self, tmp_path: Path) -> None:
-        compiled = self.compile(self.cases, tmp_path)
+        compiled = self._compiled(tmp_path)
         names = [partition.name for partition in compiled.partitions]
         assert Counter([*compiled.output.groups, *compiled.output.given_back]) == Counter(names)
         assert all(reason.strip() for reason in compiled.output.given_back.values())
 
     def test_every_pattern_is_hit(self, tmp_path: Path) -> None:
-        compiled = self.compile(self.cases, tmp_path)
+        compiled = self._compiled(tmp_path)
         hit = {composite.name for partition in compiled.partitions for composite in partition.composites}
         patterns = find_backend(self.kind).patterns(compiled.target)  # type: ignore[attr-defined]
         assert hit == {pattern.name for pattern in patterns} - self.elsewhere

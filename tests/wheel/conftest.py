@@ -57,6 +57,11 @@ def build_wheel(source: Path, folder: Path, execute: Execute) -> Path:
 
 
 def make_environment(folder: Path) -> Path:
-    """Create an empty virtual environment and return its Python."""
-    venv.create(folder, with_pip=True, symlinks=True)
+    """Create an empty virtual environment, without pip, and return its Python."""
+    venv.create(folder, symlinks=True)
     return folder / "bin" / "python"
+
+
+def pip_for(python: Path, *arguments: object) -> list[object]:
+    """Return the command line of this environment's pip that acts on another environment."""
+    return [sys.executable, "-m", "pip", "--python", python, *arguments]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT, Execute, make_environment
+from .conftest import ROOT, Execute, make_environment, pip_for
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ DEPLOY_DEPENDENCIES = {"numpy", "rich", "typer"}
 def builder(tmp_path_factory: pytest.TempPathFactory, wheel: Path, execute: Execute) -> Path:
     """The Python of an environment with the wheel and what the build side needs, as locked."""
     python = make_environment(tmp_path_factory.mktemp("builder") / "venv")
-    install = [python, "-m", "pip", "install", "-q"]
+    install = pip_for(python, "install", "-q")
     execute([*install, "--no-deps", "--require-hashes", "-r", ROOT / "requirements-build.lock"], python.parent)
     execute([*install, f"{wheel}[build]"], python.parent)
     return python
@@ -36,7 +36,7 @@ def deployer(tmp_path_factory: pytest.TempPathFactory, wheel: Path, execute: Exe
     pins = re.findall(r"^[\w.-]+==[\w.]+", (ROOT / "requirements-build.lock").read_text(), re.MULTILINE)
     constraints = python.parent / "constraints.txt"
     constraints.write_text("\n".join(pins))
-    execute([python, "-m", "pip", "install", "-q", "-c", constraints, wheel], python.parent)
+    execute(pip_for(python, "install", "-q", "-c", constraints, wheel), python.parent)
     return python
 
 
@@ -102,7 +102,7 @@ def test_installed_packager_gives_the_same_bytes_as_the_checkout(
 
 
 def test_deploy_environment_has_no_build_side(deployer: Path, execute: Execute) -> None:
-    listed = execute([deployer, "-m", "pip", "list", "--format", "freeze"], deployer.parent)
+    listed = execute(pip_for(deployer, "list", "--format", "freeze"), deployer.parent)
     installed = {line.partition("==")[0].lower() for line in listed.splitlines()}
     assert {"packager", *DEPLOY_DEPENDENCIES} <= installed
     build_side = {"apache-tvm", "apache-tvm-ffi", "onnx", "jinja2", "capstone", "iced-x86", "torch", "pyelftools"}
