@@ -64,8 +64,9 @@ def make_program(
     """
     wanted = {tensor.index for tensor in stored}
     kept = wanted if last is None else wanted | {last[0].tensor.index}
-    writer = _Writer(inner, pointer_of, _only_converted(operations) - kept, placed)
     read = {use.tensor.index for operation in operations for use in operation.uses}
+    used = read | (kept - wanted)
+    writer = _Writer(inner, pointer_of, _only_converted(operations) - kept, used, placed)
     others = [operation for operation in operations if operation.name != TABLE]
     first = [operation for operation in operations if operation.name == TABLE and operation.result.index in read]
     final = [
@@ -77,8 +78,8 @@ def make_program(
     for tensor in (*(tensor for tensor, _ in given), *(table.result for table in first)):
         if tensor.index in wanted:
             writer.store(tensor)
-    used = [*stored, *(table.uses[0].tensor for table in final), *([last[0].tensor] if last else [])]
-    for operation in _needed(others, used):
+    needed = [*stored, *(table.uses[0].tensor for table in final), *([last[0].tensor] if last else [])]
+    for operation in _needed(others, needed):
         writer.compute(operation)
         if operation.result.index in wanted:
             writer.store(operation.result)
@@ -118,11 +119,13 @@ class _Writer:
         inner: Extent,
         pointer_of: Callable[[Tensor, bool], str],
         only_converted: Set[int],
+        used: Set[int],
         placed: Placed | Turned | None,
     ) -> None:
         self.inner = inner
         self.placed = placed
         self.only_converted = only_converted
+        self.used = used  # what something other than its storage reads
         self.values: dict[int, str] = {}
         self.pointer_of = pointer_of
         self.pointers: dict[str, None] = {}
@@ -170,6 +173,8 @@ class _Writer:
         )
         if text is None:
             raise CannotRender(f"{operation.name} of {', '.join(dtypes)}")
+        if result.dtype == "float16" and result.index not in self.used:
+            text = text.removeprefix("pk_round_half")  # what stores it rounds
         self.define(result, text)
 
     def _clip(self, result: Tensor, operand: str, numbers: Sequence[float]) -> str:

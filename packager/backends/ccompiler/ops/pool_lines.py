@@ -19,7 +19,6 @@ from packager.backends.ccompiler.core.operations import PLANAR_MEAN, Operation, 
 from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_size
-from packager.bundle.dtypes import DTYPES
 
 # Floats of the columns of a segment, on the stack: the first-level cache holds them beside the lines.
 MOST_COLUMNS = 4096
@@ -28,9 +27,10 @@ LINES, WRITTEN_OUT = 4, 16
 # Channels that are computed at once where all are too many; those of a vector of bytes.
 CHUNK = BYTES = 64
 MEANS = frozenset({"mean", "nn.adaptive_avg_pool2d"})
-# Elements: the C type of a vector, and the least number, in C.
+# Elements: the C type of a vector, its name in functions, and the least number, in C. Halves are floats when loaded.
 ELEMENTS = {
     "float32": ("pk_vf32", "f32", "-__builtin_inff()"),
+    "float16": ("pk_vf32", "f32", "-__builtin_inff()"),
     "uint8": ("pk_u8_bytes", "u8_bytes", "0"),
     "int8": ("pk_i8_bytes", "i8_bytes", "INT8_MIN"),
 }
@@ -62,7 +62,7 @@ def is_by_lines(anchor: Operation) -> bool:
     if anchor.name in AVERAGES or lines == 1:
         return False
     fewer = lines * window.strides[-1] + columns + 1 < lines * columns
-    return fewer or channels % (COLUMNS if is_float else BYTES) != 0
+    return fewer or dtype == "float16" or channels % (COLUMNS if is_float else BYTES) != 0
 
 
 def pool_planes(operations: Sequence[Operation], results: Sequence[Tensor]) -> list[Operation]:
@@ -123,7 +123,7 @@ def add_pool_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     together = _together(window, lines, MOST_COLUMNS // pitch) if equal(width, segment) and chunk == channels else 1
     offsets, rows = _lines(window, together)
     dtype = data.tensor.dtype
-    blocks, lanes = ceil_div(lines, together), group.machine.vector_bytes // DTYPES[dtype].itemsize
+    blocks, lanes = ceil_div(lines, together), group.machine.vector_bytes // (1 if dtype in ("int8", "uint8") else 4)
     by_line = not stage.after and chunk == channels
     draft = group.function("pool_lines")
     if by_line:  # nothing has an element for each channel
@@ -162,6 +162,10 @@ def add_pool_lines(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "lanes": lanes,
         "padding": (stride + 1) * lanes,  # that vectors of the last elements read
         "stored": CTYPES[dtype].stored,
+        "value": CTYPES[dtype].value,
+        "load": "f16" if dtype == "float16" else kind,
+        "widen": "pk_widen" if dtype == "float16" else "",
+        "least": "0xfc00" if dtype == "float16" else least if is_max else "0",
         "vector": vector,
         "kind": kind,
         "identity": least if is_max else "0",

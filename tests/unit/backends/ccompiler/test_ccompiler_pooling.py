@@ -172,17 +172,20 @@ BYTES = {
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "float16"])
 @pytest.mark.parametrize("machine", [name for name in MACHINES if name != "vnni"])
 @pytest.mark.parametrize("name", BYTES)
-def test_maxima_of_bytes(name: str, machine: str, dtype: str, tmp_path: Path) -> None:
+def test_maxima_of_bytes_and_halves(name: str, machine: str, dtype: str, tmp_path: Path) -> None:
     case = BYTES[name]
     axes = len(case.extents)
     window = {"padding": [*case.padding, *case.padding], "strides": case.strides, "dilation": case.dilation}
     pool, layout = getattr(op.nn, f"max_pool{axes}d"), {2: "NHWC", 3: "NDHWC"}[axes]
     argument = variable("x", (tirx.Var("n", "int64"), *case.extents, case.channels), dtype)
     run = runner(partition([argument], lambda e, x: e(pool(x, case.size, **window, layout=layout))), tmp_path, machine)
-    limits = np.iinfo(dtype)
-    x = np.random.default_rng(3).integers(limits.min, limits.max + 1, (2, *case.extents, case.channels), dtype)
+    rng, shape = np.random.default_rng(3), (2, *case.extents, case.channels)
+    if dtype == "float16":
+        x = rng.standard_normal(shape).astype(dtype)
+    else:
+        x = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape, dtype)
     stacked, _ = windows(x.astype(np.float32), case)
     np.testing.assert_array_equal(run(x), np.nanmax(stacked, -1).astype(dtype))
