@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CublasBackend:
-    """Takes matrix products of half precision with what follows them, and those of 8 bits where they are named."""
+    """Takes matrix products of half precision and of 8 bits, with what follows them."""
 
     api_version = API_VERSION
     kind = "cublas"
@@ -34,7 +34,7 @@ class CublasBackend:
     example = ("cuda -arch=sm_90a", "cublas")
 
     def canonical(self, options: CublasOptions, base: Target | None) -> CublasOptions:
-        """Put ``operators`` in one order, and read ``tuning``. Raises UsageError."""
+        """Put ``operators`` in one order, of none all that the GPUs have, and read ``tuning``. Raises UsageError."""
         read_records(options.tuning)
         if options.candidates > MAX_CANDIDATES:
             raise UsageError(
@@ -50,7 +50,8 @@ class CublasBackend:
                 f"Target 'cublas': operators has float8, which {', '.join(older)} does not multiply",
                 hint=f"leave float8 out, or build for sm_{FLOAT8_ARCH} and newer alone",
             )
-        chosen = tuple(name for name in OPERATORS if name in options.operators)
+        wanted = options.operators or (OPERATORS if not older else set(OPERATORS) - {"float8"})
+        chosen = tuple(name for name in OPERATORS if name in wanted)
         return dataclasses.replace(options, operators=chosen)
 
     def inputs(self, target: Target) -> Sequence[Path]:

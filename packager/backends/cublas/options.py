@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from packager.backends.base import PartitionOptions, attribute
 
 OPERATORS = ("dense", "batch_matmul", "conv2d", "int8", "float8")
-DEFAULT = OPERATORS[:4]
 FLOAT8_ARCH = 89
 """The first architecture that multiplies 8-bit floats, as a number."""
 MAX_CANDIDATES = 16
@@ -19,7 +18,7 @@ LAYOUTS = ("nk", "kn")
 class CublasOptions(PartitionOptions):
     """What a Target says."""
 
-    operators: tuple[str, ...] = attribute(DEFAULT, "Groups of operators to take", choices=OPERATORS)
+    operators: tuple[str, ...] = attribute((), "Groups of operators to take; none: all of the GPUs", choices=OPERATORS)
     soname: tuple[str, ...] = attribute(
         ("libcublasLt.so.13", "libcublasLt.so.12"), "The library by its sonames, in order of preference"
     )

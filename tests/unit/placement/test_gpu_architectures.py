@@ -100,10 +100,5 @@ def test_the_table_says_what_is_taken(model: Path, order: str) -> None:
     assert documented(order) == {row: [column[row] for column in columns] for row in ROWS}
 
 
-@pytest.mark.parametrize(("arch", "backend"), [("sm_89", "cublas"), ("sm_90a", "cutlass"), ("sm_120a", "cublas")])
-def test_float8_is_of_cublas_where_cutlass_has_none(model: Path, arch: str, backend: str) -> None:
-    assert taken(model, arch, ("cutlass", "cublas -operators=dense,float8"))["float8"] == backend
-
-
 def test_products_around_a_softmax_are_taken_by_who_is_first(model: Path) -> None:
     assert taken(model, "sm_90a", ("cublas", "cutlass"))["attention"] == "cublas"

@@ -54,10 +54,10 @@ FULL = "a = Add(p, b) r = Relu(a) q = QuantizeLinear(r, t, z) y = DequantizeLine
 ALL = "cublas -operators=dense,batch_matmul,conv2d,int8,float8"
 
 
-def test_float8_is_left_by_default(tmp_path: Path) -> None:
-    """Products of float32, as those of a quantized model are then, are TVM's."""
-    assert found(save(tmp_path, HEAD + QDQ + FULL, E), "cublas") == []
-    assert [problem.dtype for problem in found(save(tmp_path, HEAD + QDQ + FULL, np.int8), "cublas")] == ["int8"]
+def test_both_are_taken_by_default(tmp_path: Path) -> None:
+    for kind in (E, np.int8):
+        (problem,) = found(save(tmp_path, HEAD + QDQ + FULL, kind), "cublas")
+        assert problem.dtype == np.dtype(kind).name
 
 
 def test_a_layer_of_float8_is_one_call(tmp_path: Path) -> None:
@@ -159,10 +159,17 @@ def test_older_gpus_do_not_multiply_float8(archs: str) -> None:
         parse_targets((f"cuda -arch={archs}", ALL))
 
 
+@pytest.mark.parametrize("archs", ["sm_80", "sm_80,sm_90a", "sm_86"])
+def test_older_gpus_get_all_but_float8(archs: str) -> None:
+    (target,) = parse_targets((f"cuda -arch={archs}", "cublas")).specialized
+    assert target.options.operators == ("dense", "batch_matmul", "conv2d", "int8")
+
+
 @pytest.mark.parametrize("archs", ["sm_89", "sm_90a,sm_100a,sm_120"])
-def test_newer_ones_do(archs: str) -> None:
-    (target,) = parse_targets((f"cuda -arch={archs}", ALL)).specialized
-    assert target.options.operators[-2:] == ("int8", "float8")
+@pytest.mark.parametrize("target", [ALL, "cublas"])
+def test_newer_ones_do(archs: str, target: str) -> None:
+    (found,) = parse_targets((f"cuda -arch={archs}", target)).specialized
+    assert found.options.operators == ("dense", "batch_matmul", "conv2d", "int8", "float8")
 
 
 def stated(problem: CublasProblem, a: Any, arrays: dict[str, Any]) -> Any:
