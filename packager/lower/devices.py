@@ -35,24 +35,24 @@ from packager.lower.legalize.accumulate import (
     legalize_softmax,
     reduce_in_float32,
 )
-from packager.lower.legalize.arg_rows import legalize_arg_rows
 from packager.lower.legalize.cumulative import legalize_as_reductions, legalize_in_rows
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
-from packager.lower.legalize.non_max_suppression import legalize_non_max_suppression
 from packager.lower.legalize.normalize import expand_norms, fuse_norms
-from packager.lower.legalize.positions import legalize_positions
 from packager.lower.legalize.reshape import legalize_reshape
 from packager.lower.legalize.scatter import (
     legalize_scatter_elements,
     legalize_scatter_nd,
     legalize_scatter_slices,
 )
+from packager.lower.legalize.selection.arg_rows import legalize_arg_rows
+from packager.lower.legalize.selection.non_max_suppression import legalize_non_max_suppression
+from packager.lower.legalize.selection.positions import legalize_positions
+from packager.lower.legalize.selection.top_k import legalize_top_k
+from packager.lower.legalize.selection.unique import legalize_unique
 from packager.lower.legalize.split_sums import split_sums
-from packager.lower.legalize.top_k import legalize_top_k
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
-from packager.lower.legalize.unique import legalize_unique
 from packager.transforms.clamp_indices import clamp_folded_indices, legalize_take
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.simplify.narrow_indices import SCATTER_SLICES

@@ -25,13 +25,13 @@ from packager.frontends.onnx.graph.branches import Branch, branch_of
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
 from packager.frontends.onnx.graph.nodes import inner_graphs, is_standard, title_of
 from packager.frontends.onnx.loops import convert_loop
-from packager.frontends.onnx.ops import shape_arithmetic as onnx_shapes
 from packager.frontends.onnx.ops.broadcast import agree
 from packager.frontends.onnx.ops.converters import CONVERTERS
 from packager.frontends.onnx.ops.run_time.choose import choice
 from packager.frontends.onnx.ops.run_time.deciding import INTEGERS, Bounds, deciding_values, is_small
 from packager.frontends.onnx.ops.run_time.extents import RunTimeExtents
 from packager.frontends.onnx.ops.run_time.shapes import read_shapes
+from packager.frontends.onnx.ops.shapes import arithmetic as onnx_shapes
 from packager.frontends.onnx.parameters import Parameters, with_parameters
 from packager.graph.conditions import Relations
 from packager.graph.dataflow import shape_of

@@ -20,7 +20,7 @@ from packager.errors import ModelError
 from packager.frontends.onnx.graph.nodes import attributes_of, title_of
 from packager.frontends.onnx.ops.operands import dtype_of, extents
 from packager.frontends.onnx.ops.run_time.extents import LARGEST
-from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic
+from packager.frontends.onnx.ops.shapes.arithmetic import as_tensor, is_symbolic
 from packager.graph.control_flow import LOOP_BEGIN, LOOP_END, LOOP_RESULT, LOOP_STATE, control_flow
 from packager.graph.rewrite import nodes_of
 

@@ -1,2 +1,4 @@
-"""Legalize Relax operators where TVM's own legalization is missing, slow or wrong: accumulate, min_max, reshape,
-float8_cast."""
+"""Legalize Relax operators where TVM's own legalization is missing, slow or wrong, and packager's own operators.
+
+``selection/`` are those that compare and keep elements.
+"""

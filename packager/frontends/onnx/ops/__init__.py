@@ -1,4 +1,5 @@
 """Converters from ONNX operators to Relax, a file per family.
 
-``operands`` (what converters share) and ``converters`` (the table) first; ``nn/`` and ``quantization/`` are folders.
+``operands`` (what converters share) and ``converters`` (the table) first. Folders: ``nn/``, ``ml/``, ``quantization/``,
+``shapes/`` (shape operands of the graph) and ``run_time/`` (extents and branches that a run decides).
 """

@@ -11,7 +11,6 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from packager.frontends.onnx.ops import (
-    checked_extents,
     cumulative,
     elementwise,
     fourier,
@@ -20,7 +19,6 @@ from packager.frontends.onnx.ops import (
     reductions,
     scatter,
     sequences,
-    slice_range,
     sorting,
     tfidf,
     topk,
@@ -42,6 +40,7 @@ from packager.frontends.onnx.ops.nn import (
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, opset
 from packager.frontends.onnx.ops.quantization import block_weights, integer_math, narrow_types, quantization
 from packager.frontends.onnx.ops.run_time import choose, sizes
+from packager.frontends.onnx.ops.shapes import checked_extents, slice_range
 
 FAMILIES = (
     *(checked_extents, cumulative, elementwise, fourier, rearrange, random_numbers),

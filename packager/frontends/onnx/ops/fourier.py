@@ -27,7 +27,7 @@ from packager.frontends.onnx.ops.operands import (
     optional,
     tensor_constant,
 )
-from packager.frontends.onnx.ops.shape_arithmetic import known_integers
+from packager.frontends.onnx.ops.shapes.arithmetic import known_integers
 
 # The greatest length of one matrix, and of two steps.
 MAX_LENGTH = 4096

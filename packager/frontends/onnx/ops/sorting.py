@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, extents
-from packager.frontends.onnx.ops.shape_arithmetic import known_integers
+from packager.frontends.onnx.ops.shapes.arithmetic import known_integers
 from packager.lower import sorting
 
 

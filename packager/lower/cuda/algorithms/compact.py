@@ -9,7 +9,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code ca
 
 from packager.lower.cuda.algorithms.nests import Nests, emit
 from packager.lower.cuda.algorithms.prefix_sum import prefix_sums
-from packager.lower.legalize.positions import is_set
+from packager.lower.legalize.selection.positions import is_set
 
 
 def compact(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -18,7 +18,7 @@ from packager.lower.cuda.algorithms.merge_sort import ByKey, Sorted, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, ceil_div, emit, int64, keep, local, one_thread
 from packager.lower.cuda.algorithms.prefix_sum import prefix_sums
 from packager.lower.keys import key_of, key_type, least_key
-from packager.lower.legalize.non_max_suppression import Corners, corners, overlaps
+from packager.lower.legalize.selection.non_max_suppression import Corners, corners, overlaps
 
 CHUNK = 64  # bits of a word
 # Threads for a candidate: within its chunk, and before a phase.

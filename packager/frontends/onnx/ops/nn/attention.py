@@ -16,7 +16,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import get_type
 from tvm.sym import Analyzer
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, extents, optional, output_count
-from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
+from packager.frontends.onnx.ops.shapes.arithmetic import as_tensor
 
 # Values of ``qk_matmul_output_mode``: the content of output 3 of Attention.
 RAW, CAPPED, BIASED, WEIGHTS = range(4)

@@ -30,8 +30,8 @@ from packager.frontends.onnx.ops.operands import (
     tensor_constant,
     text,
 )
-from packager.frontends.onnx.ops.shape_arithmetic import is_symbolic
-from packager.frontends.onnx.ops.shape_rules import objects
+from packager.frontends.onnx.ops.shapes.arithmetic import is_symbolic
+from packager.frontends.onnx.ops.shapes.rules import objects
 from packager.graph.resize import Resizing, resize
 
 # Up to this product of taps over all axes one loop nest computes the sum; beyond it, one per axis.

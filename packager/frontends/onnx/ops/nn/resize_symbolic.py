@@ -19,7 +19,7 @@ from packager.frontends.onnx.graph.stated.shapes import SIZES
 from packager.frontends.onnx.ops.nn.resize_tables import Axis, Coordinate, resize_by_tables
 from packager.frontends.onnx.ops.operands import constant, dtype_of, extents, optional, text
 from packager.frontends.onnx.ops.operands import known as constant_of
-from packager.frontends.onnx.ops.shape_arithmetic import known
+from packager.frontends.onnx.ops.shapes.arithmetic import known
 
 # The largest denominator of a scale: sizes are computed from extents with integers.
 MAX_DENOMINATOR = 1024

@@ -16,7 +16,7 @@ from tvm_ffi import structural_equal
 
 from packager.frontends.onnx.graph.branches import SMALL
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, extents, require
-from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
+from packager.frontends.onnx.ops.shapes.arithmetic import as_tensor
 from packager.graph.control_flow import CHOOSE
 from packager.graph.rewrite import nodes_of
 

@@ -16,8 +16,8 @@ from onnx import TensorProto
 from tvm import relax, tirx
 
 from packager.frontends.onnx.graph.nodes import attributes_of, is_standard
-from packager.frontends.onnx.ops.shape_arithmetic import SHAPE_INPUTS
-from packager.frontends.onnx.ops.shape_rules import FUNCTIONS
+from packager.frontends.onnx.ops.shapes.arithmetic import SHAPE_INPUTS
+from packager.frontends.onnx.ops.shapes.rules import FUNCTIONS
 
 INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 # Longer vectors are no shapes.

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from packager.frontends.onnx.ops.operands import constant, dtype_of, extents, optional
-from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic
+from packager.frontends.onnx.ops.shapes.arithmetic import as_tensor, is_symbolic
 
 _R = relax.op
 

@@ -26,7 +26,7 @@ from packager.frontends.onnx.ops.operands import (
     tensor_constant,
 )
 from packager.frontends.onnx.ops.run_time.extents import LARGEST, take_first
-from packager.frontends.onnx.ops.shape_arithmetic import as_tensor
+from packager.frontends.onnx.ops.shapes.arithmetic import as_tensor
 from packager.lower import sorting
 
 

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("tvm")
 import tvm
-from test_fold_arithmetic import arrays_of, make, operators
 from tvm import relax
 from tvm_machine import compute
 
@@ -20,6 +19,7 @@ from packager.lower.legalize.normalize import expand_norms
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms, read_halves
 from packager.transforms.simplify.regroup_norms import regroup_norms
+from tests.unit.transforms.simplify.test_fold_arithmetic import arrays_of, make, operators
 
 DATA = 'x: R.Tensor((2, 12, 5, 3), "float32")'
 EPSILON = 'R.const(0.01, "float32")'

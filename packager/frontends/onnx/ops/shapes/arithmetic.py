@@ -21,10 +21,10 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.sym import Analyzer
 
-from packager.frontends.onnx.ops import shape_quotients
 from packager.frontends.onnx.ops.operands import constant
-from packager.frontends.onnx.ops.shape_quotients import PLACING, NotExactError, Quotient, quotient
-from packager.frontends.onnx.ops.shape_rules import FUNCTIONS, MAX_ELEMENTS, Known, objects
+from packager.frontends.onnx.ops.shapes import quotients
+from packager.frontends.onnx.ops.shapes.quotients import PLACING, NotExactError, Quotient, quotient
+from packager.frontends.onnx.ops.shapes.rules import FUNCTIONS, MAX_ELEMENTS, Known, objects
 from packager.graph.dataflow import shape_of
 
 # Operator -> indices of shape inputs that its converter accepts as symbolic.
@@ -102,7 +102,7 @@ def _evaluate(op_type: str, operands: list[Any], attributes: Mapping[str, Any], 
     except NotExactError:
         if op_type != "Div" or "float" not in attributes["tvm_custom"]["types"][0]:
             raise
-    found = shape_quotients.compute(op_type, operands, to_integer, analyzer)
+    found = quotients.compute(op_type, operands, to_integer, analyzer)
     if found is None:
         raise NotExactError
     return found
@@ -131,7 +131,7 @@ def known(value: Any, attributes: Mapping[str, Any], *, floats: bool = False) ->
         if array.size > MAX_ELEMENTS:
             return None
         if floats and array.dtype.kind == "f":
-            return shape_quotients.fractions(array)
+            return quotients.fractions(array)
         return array.astype(object) if array.dtype.name in TYPES else None
     return objects([value]).reshape(()) if tvm.ir.is_prim_expr(value) else None
 

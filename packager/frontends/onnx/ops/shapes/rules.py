@@ -18,7 +18,7 @@ from onnx import TensorProto
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from packager.frontends.onnx.ops.shape_quotients import NotExactError
+from packager.frontends.onnx.ops.shapes.quotients import NotExactError
 
 # Elements are Python integers and booleans, and TVM expressions.
 Known = NDArray[Any]

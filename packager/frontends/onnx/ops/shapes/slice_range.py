@@ -13,10 +13,10 @@ from typing import Any
 from tvm import relax, tirx
 from tvm_ffi import structural_equal
 
-from packager.frontends.onnx.ops import shape_quotients
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, extents, optional
-from packager.frontends.onnx.ops.shape_arithmetic import as_tensor, is_symbolic, known
-from packager.frontends.onnx.ops.shape_quotients import Quotient
+from packager.frontends.onnx.ops.shapes import quotients
+from packager.frontends.onnx.ops.shapes.arithmetic import as_tensor, is_symbolic, known
+from packager.frontends.onnx.ops.shapes.quotients import Quotient
 
 
 def _slice(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -92,9 +92,9 @@ def _range(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     start, limit, step = numbers
     analyzer = attributes["tvm_custom"]["analyzer"]
     if any(isinstance(number, Quotient) for number in numbers):
-        count = shape_quotients.steps(start, limit, step, analyzer)
+        count = quotients.steps(start, limit, step, analyzer)
         counted = builder.emit(relax.op.astype(builder.emit(relax.op.arange(0, count, 1, "int64")), dtype))
-        first, each = (relax.const(float(shape_quotients.number(value)), dtype) for value in (start, step))
+        first, each = (relax.const(float(quotients.number(value)), dtype) for value in (start, step))
         return relax.op.add(builder.emit(relax.op.multiply(counted, each)), first)
     if not isinstance(step, int) or step < 1:
         raise ValueError("the step of Range is not a positive number, and a bound is symbolic")

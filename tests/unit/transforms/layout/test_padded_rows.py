@@ -8,7 +8,6 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
-from test_im2col import ONE, model_of
 from tvm_machine import compute
 
 from packager.graph.dataflow import bindings_of, operator_of
@@ -19,6 +18,7 @@ from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import Request, make_build_request
 from tests.stages import placed, prepared_for
+from tests.unit.transforms.layout.test_im2col import ONE, model_of
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("tvm")
 import tvm
-from test_fold_arithmetic import arrays_of, make, operators, run
 from tvm import relax
 
 from packager.graph.normalize import Normalization, attributes_of_call, normalize
 from packager.graph.resize import Resizing, legalize_resize, resize
 from packager.lower.legalize.normalize import expand_norms
 from packager.transforms.layout.channels_last import to_channels_last
+from tests.unit.transforms.simplify.test_fold_arithmetic import arrays_of, make, operators, run
 
 CONVOLUTION = "c = R.nn.conv2d(i, f, padding=[1, 1, 1, 1])"
 TOKENS = 'x: R.Tensor((2, 30, 8), "float32"), f: R.Tensor((12, 8, 3, 3), "float32")'

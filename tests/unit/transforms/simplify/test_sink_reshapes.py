@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
-from test_fold_arithmetic import arrays_of, make, operators, run
 from tvm import relax
 
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.sink_reshapes import sink_reshapes
+from tests.unit.transforms.simplify.test_fold_arithmetic import arrays_of, make, operators, run
 
 
 def check(parameters: str, lines: tuple[str, ...], wanted: list[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, extents, opset, optional, require
-from packager.frontends.onnx.ops.shape_arithmetic import known
+from packager.frontends.onnx.ops.shapes.arithmetic import known
 from packager.graph.dataflow import shape_of
 
 # Since this version the last part of an even split may be smaller.
