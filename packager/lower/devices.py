@@ -10,11 +10,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import dlight
 
-from packager.graph import block_weights, tree_ensemble
-from packager.graph.resize import NAME as RESIZE
-from packager.graph.resize import legalize_resize
-from packager.graph.windows.col2im import NAME as COL2IM
-from packager.graph.windows.col2im import legalize_col2im
+from packager.graph import tree_ensemble
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.cpu.kernels import lower_kernels
@@ -55,6 +51,7 @@ from packager.lower.legalize.split_sums import split_sums
 from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.transforms.clamp_indices import clamp_folded_indices, legalize_take
 from packager.transforms.layout.channels_last import to_channels_last
+from packager.transforms.own_legalizers import OWN_LEGALIZERS
 from packager.transforms.simplify.narrow_indices import SCATTER_SLICES
 
 _R = relax.transform
@@ -70,10 +67,7 @@ LEGALIZERS = {
     "relax.reshape": legalize_reshape,
     "relax.nn.layer_norm": legalize_layer_norm,
     tree_ensemble.NAME: legalize_tree_ensemble,
-    block_weights.DEQUANTIZE: block_weights.legalize_dequantize_blocks,
-    block_weights.MATMUL: block_weights.legalize_block_matmul,
-    RESIZE: legalize_resize,
-    COL2IM: legalize_col2im,
+    **OWN_LEGALIZERS,
 }
 CPU_LEGALIZERS = {
     "relax.argmax": legalize_arg_rows,

@@ -17,17 +17,13 @@ from tvm import relax, tirx
 from tvm_ffi import structural_map
 
 from packager.bundle.arrays import Array
-from packager.graph.block_weights import DEQUANTIZE, legalize_dequantize_blocks
 from packager.graph.dataflow import bindings_of, called_function, operator_of, variables_of
 from packager.graph.evaluate import evaluate
 from packager.graph.identity import IdentityMap
-from packager.graph.resize import NAME as RESIZE
-from packager.graph.resize import legalize_resize
 from packager.graph.rewrite import unique_name, with_main
-from packager.graph.windows.col2im import NAME as COL2IM
-from packager.graph.windows.col2im import legalize_col2im
 from packager.ir.model import NamedArray
 from packager.transforms.clamp_indices import clamp_indices, legalize_take
+from packager.transforms.own_legalizers import OWN_LEGALIZERS
 
 TRANSFORM = "main_transform_params"
 
@@ -178,8 +174,7 @@ def _run(lifted: tvm.IRModule, transform: relax.Function, values: list[Array]) -
     functions = {v: f for v, f in lifted.functions.items() if v.name_hint not in ("main", TRANSFORM)}
     module = tvm.IRModule({**functions, TRANSFORM: transform})
     module = relax.transform.DeadCodeElimination([TRANSFORM])(module)
-    own = {RESIZE: legalize_resize, COL2IM: legalize_col2im, DEQUANTIZE: legalize_dequantize_blocks}
-    module = relax.transform.LegalizeOps({"relax.take": legalize_take, **own})(module)
+    module = relax.transform.LegalizeOps({"relax.take": legalize_take, **OWN_LEGALIZERS})(module)
     # Constant indices may be out of bounds: that would crash the build, or make it nondeterministic.
     clamped = {v: clamp_indices(f) if isinstance(f, tirx.PrimFunc) else f for v, f in module.functions.items()}
     module = tvm.IRModule(clamped, attrs=module.attrs)

@@ -1,0 +1,16 @@
+"""Legalizations of packager's own operators that are the same on every device, and where weights are folded."""
+
+from __future__ import annotations
+
+from packager.graph import block_weights
+from packager.graph.resize import NAME as RESIZE
+from packager.graph.resize import legalize_resize
+from packager.graph.windows.col2im import NAME as COL2IM
+from packager.graph.windows.col2im import legalize_col2im
+
+OWN_LEGALIZERS = {
+    block_weights.DEQUANTIZE: block_weights.legalize_dequantize_blocks,
+    block_weights.MATMUL: block_weights.legalize_block_matmul,
+    RESIZE: legalize_resize,
+    COL2IM: legalize_col2im,
+}
