@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.cutlass.bench import Case, Step
-from benchmarks.cutlass.block_products import BlockProduct, slices_of
+from benchmarks.cutlass.block_products import BlockProduct
 from benchmarks.cutlass.launch import BlockGemmProblem, DequantizeProblem, GemmProblem
 
 UNIT_BYTES, COLUMNS, CHUNK = 512, 16, 32  # as in templates/cutlass/gemm/gemm_blocks.h
@@ -44,8 +44,7 @@ def block_case(
         "linear (cuBLASLt) of halves": [partial(functional.linear, x, w) for x, w in zip(inputs, halves, strict=True)],
         "a copy of as many bytes": [partial(each[0].copy_, each[1]) for each in copies],
     }
-    columns = slices_of(problem)[-1] if m > 16 else 0
-    floats = [torch.empty(columns, k, dtype=torch.float16, device=inputs[0].device)]
+    floats = [torch.empty(n if m > 16 else 0, k, dtype=torch.float16, device=inputs[0].device)]
     kept = [inputs, weights, halves, copies, floats]
     case = Case(structures, outputs, want, lambda: outputs[0], errors, TOLERANCES, rivals, judged=False, tensors=kept)
     if m > 16:

@@ -15,7 +15,8 @@ from typing import Any
 
 from tvm import relax
 
-from benchmarks.cutlass.block_products import BlockProduct, routes, slices_of
+from benchmarks.cutlass.block_products import BlockProduct
+from benchmarks.cutlass.block_routes import block_plan, kernels_of
 from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.forms import HALF
 from benchmarks.cutlass.problems import Attention, Problem, Product
@@ -29,15 +30,12 @@ from packager.backends.cutlass.core.compile_kernels import KernelObject, compile
 from packager.backends.cutlass.core.drafts import Ranking
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
-from packager.backends.cutlass.gemm.block_problem import FEW_ROWS
-from packager.backends.cutlass.gemm.block_weights import DequantizeBlocks, block_kernels, blocks_of_unit
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
 from packager.codegen.cache import Cache
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
 from packager.graph.attention.heads import Heads
-from packager.graph.block_weights import BlockFormat
 from packager.resources import folder as resource
 
 ARCHS = (SM90A,)
@@ -133,7 +131,7 @@ def candidates(problem: Problem) -> list[KernelConfig]:
     if problem.form != HALF:
         ranking = _of_8_bits(problem)
     elif isinstance(problem, BlockProduct):
-        few, floats, gemms = _of_blocks(problem)
+        few, floats, gemms = kernels_of(problem)
         return [few] if problem.m <= 16 else [*dict.fromkeys((few, floats, *gemms))]
     elif isinstance(problem, Product):
         form = GemmForm(DTYPE, DTYPE, b_rows=problem.batch > 0)
@@ -148,26 +146,6 @@ def candidates(problem: Problem) -> list[KernelConfig]:
     else:
         ranking = _of_convolution(problem)
     return [candidate.choices[0].kernel for candidate in ranking.candidates]
-
-
-def _of_blocks(problem: BlockProduct) -> tuple[KernelConfig, KernelConfig, list[KernelConfig]]:
-    """Return the kernel of few rows, what makes floats of the weights, and what multiplies each size of slices."""
-    form = BlockFormat(problem.bits, problem.block, problem.k, problem.zeros)
-    (few,) = block_kernels(min(problem.m, 16), form, DTYPE, "none", residual=False, fast_math=False)
-    floats = DequantizeBlocks(DTYPE, form.bits, blocks_of_unit(form), form.has_zeros)
-    shapes = [GemmShape(problem.m, min(columns, problem.n), problem.k, 1) for columns in slices_of(problem)]
-    ranked = [rank_gemm(each, GemmForm(DTYPE, DTYPE), math.gcd(problem.n, problem.k), OPTIONS) for each in shapes]
-    return few, floats, [ranking.candidates[0].choices[0].kernel for ranking in ranked]
-
-
-def block_plan(problem: BlockProduct) -> list[str]:
-    """Return how a product with weights in blocks is launched, what packager does first."""
-    few, floats, gemms = _of_blocks(problem)
-    if problem.m <= 16:
-        return [few.name]
-    chosen = "few" if problem.m <= FEW_ROWS else str(slices_of(problem)[min(1, len(gemms) - 1)])
-    found = routes(problem, few.name, floats.name, [each.name for each in gemms])
-    return sorted(found, key=lambda route: route.partition(":")[0] != chosen)
 
 
 def _of_product(m: int, n: int, k: int, batch: int, form: GemmForm) -> Ranking:

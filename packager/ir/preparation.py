@@ -13,7 +13,8 @@ class Preparation:
     QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
     int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents;
     ``float8_halves``: also those that the model computes in half precision.
-    ``block_products``: products with weights that are quantized in blocks get these packed, on the GPU of few rows.
+    ``block_products``: products with weights that are quantized in blocks get these packed; on the GPU those of
+    half precision that may have few rows, or with ``every_block_product`` of any number.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
     ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
     ``padded_rows``: or to convolutions of a padded image, of which kernels for sm_90a read windows row by row.
@@ -28,6 +29,7 @@ class Preparation:
     float8_matmuls: bool = False
     float8_halves: bool = False
     block_products: bool = False
+    every_block_product: bool = False
     im2col: bool = False
     padded_rows: bool = False
     planar_convolutions: bool = False

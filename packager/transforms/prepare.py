@@ -72,7 +72,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = apply(TIDY, lower_transposed_convolutions(module, num_inputs, most_parts=1))
     if wanted.block_products:
         arrays = [constant.array for constant in constants.values()]
-        module = keep_block_weights(apply(TIDY, module), num_inputs, arrays, on_gpu=device == "cuda")
+        tidy, dims, every = apply(TIDY, module), model.signature.dims, wanted.every_block_product
+        module = keep_block_weights(tidy, num_inputs, arrays, on_gpu=device == "cuda", dims=dims, every=every)
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
         tidy = apply(TIDY, module)

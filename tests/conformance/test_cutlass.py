@@ -59,7 +59,7 @@ class TestCutlass(PartitionConformance):
         "candidates": 2,
         "find_first_valid": True,
         "tuning": (str(Path(__file__).parent / "no_records.json"),),
-        "packed_weights": False,
+        "packed_weights": 2,
         "use_3xtf32": False,
         "use_fast_math": True,
         "split_k_slices": 2,

@@ -55,7 +55,8 @@ class CutlassBackend:
         """Return that what is quantized is to be computed so, and how convolutions are to be written."""
         return Preparation(
             integer_matmuls=True,
-            block_products=target.options.packed_weights and "dense" in target.options.operators,
+            block_products=target.options.packed_weights > 0 and "dense" in target.options.operators,
+            every_block_product=target.options.packed_weights > 1,
             float8_matmuls=set(target.options.arch) == {SM90A},
             im2col={"dense", "conv2d"} <= set(target.options.operators),
             padded_rows="conv2d" in target.options.operators and set(target.options.arch) == {SM90A},

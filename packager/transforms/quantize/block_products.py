@@ -14,19 +14,25 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.block_weights import DEQUANTIZE, BlockFormat, block_matmul, format_of
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
+from packager.graph.symbolic import extent_interval, shape_variables, to_extent
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
+    from packager.bundle.manifest import Dim
+    from packager.ir.shapes import Extent
 
 # Of the largest number in a block, two bytes hold more than results of 16 bits do.
 DATA_BYTES = {"float32": 3, "float16": 2, "bfloat16": 2}
-# On a GPU the weights of more rows are folded: a product of 16-bit floats is then faster, or as fast.
-GPU_ROWS = 16
-GPU_BLOCKS = (32, 64, 128, 256)
+GPU_BLOCKS = (16, 32, 64, 128, 256)
+# Of more rows a product on a GPU is faster with weights that are floats; of blocks of 16 and of bfloat16 nobody knows.
+GPU_ROWS, MEASURED_BLOCKS, MEASURED_DTYPES = 16, (32, 64, 128, 256), ("float16",)
+# Scales are at most as far from float16 as an element of its normal range is.
+ROUNDING = 2.0**-11
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,22 @@ class _Product:
 
 
 def keep_block_weights(
-    module: tvm.IRModule, num_inputs: int, arrays: Sequence[Array], *, on_gpu: bool = False
+    module: tvm.IRModule,
+    num_inputs: int,
+    arrays: Sequence[Array],
+    *,
+    on_gpu: bool = False,
+    dims: Sequence[Dim] = (),
+    every: bool = False,
 ) -> tvm.IRModule:
     """Replace products with transposed, dequantized constant weights in ``main``; on a CPU they are of float32 then.
 
-    ``arrays`` are the values of main's parameters after its inputs. On a GPU products are of float16, of at most
-    ``GPU_ROWS`` rows, and of weights whose scales are such, exactly.
+    ``arrays`` are the values of main's parameters after its inputs. On a GPU products are of 16-bit floats, and
+    scales become float16, exactly or nearly: see ``_fits_halves``. There those stay packed that may have ``GPU_ROWS``
+    rows or fewer, by the bounds of ``dims``; or ``every`` one that there are kernels for.
     """
     main = module["main"]
+    sizes = _Sizes(main, num_inputs, dims)
     flow = Dataflow(main, main.params[num_inputs:])
     if not any(_name(flow.value(variable)) == DEQUANTIZE for variable in flow.variables):
         return module
@@ -63,8 +77,10 @@ def keep_block_weights(
         return made.get(expr, expr) if isinstance(expr, relax.Var) else map_operands(expr, renamed)
 
     def bind(binding: Any) -> None:
-        product = _find(flow, constants, binding.value)
+        product = _find(flow, constants, binding.value, HALVES if on_gpu else (*DATA_BYTES,))
         value = renamed(binding.value)
+        if product is not None and on_gpu and not every and not _is_measured(product, sizes):
+            product = None
         if product is not None and on_gpu:
             halves = _of_halves(flow, values, builder, product, renamed)
             value = value if halves is None else halves
@@ -73,6 +89,25 @@ def keep_block_weights(
         made[binding.var] = builder.emit(value, binding.var.name)
 
     return with_main(module, rebuild_main(builder, main, bind, renamed))
+
+
+class _Sizes:
+    """The least values of extents, by the bounds of the dims."""
+
+    def __init__(self, main: relax.Function, num_inputs: int, dims: Sequence[Dim]) -> None:
+        variables = shape_variables(main.params[:num_inputs])
+        self._names: IdentityMap[Extent] = IdentityMap((each, str(each.name)) for each in variables)
+        self._dims = {dim.name: dim for dim in dims}
+
+    def least(self, extents: Sequence[Any]) -> int:
+        """Return the least product of extents."""
+        return math.prod(extent_interval(to_extent(extent, self._names), self._dims)[0] for extent in extents)
+
+
+def _is_measured(product: _Product, sizes: _Sizes) -> bool:
+    """Whether a product on a GPU was measured to be faster with packed weights, for some of its rows at least."""
+    known = str(product.data.ty.dtype) in MEASURED_DTYPES and product.form.block in MEASURED_BLOCKS
+    return known and sizes.least((shape_of(product.data) or ())[:-1]) <= GPU_ROWS
 
 
 def _of_floats(builder: relax.BlockBuilder, product: _Product, renamed: Callable[[Any], Any]) -> Any:
@@ -93,15 +128,14 @@ def _of_halves(
     product: _Product,
     renamed: Callable[[Any], Any],
 ) -> Any:
-    """Return the product in float16, or None if no kernel for a GPU reads such weights, or so many rows."""
+    """Return the product of 16-bit floats, or None if no kernel for a GPU reads such weights, or there are no rows."""
     form, rows = product.form, (shape_of(product.data) or ())[:-1]
-    few = len(rows) > 0 and all(isinstance(extent, int) for extent in rows) and 1 <= math.prod(rows) <= GPU_ROWS
-    known = few and str(product.data.ty.dtype) == "float16" and form.bits in (4, 8) and form.depth % 8 == 0
-    if not known or form.block not in GPU_BLOCKS:
+    known = len(rows) > 0 and 0 not in [extent for extent in rows if isinstance(extent, int)]
+    if not known or form.bits not in (4, 8) or form.depth % 8 != 0 or form.block not in GPU_BLOCKS:
         return None
     packed, scales, zeros = product.weights.args
     given = _source(flow, values, scales)
-    if given is None or not np.array_equal(given.astype(np.float16).astype(np.float32), given):
+    if given is None or not _fits_halves(given.astype(np.float32)):
         return None
     halves = builder.emit(relax.op.astype(renamed(scales), "float16"))
     whole = halves
@@ -113,6 +147,16 @@ def _of_halves(
     return block_matmul(renamed(product.data), renamed(packed), halves, whole, form)
 
 
+def _fits_halves(scales: Array) -> bool:
+    """Whether scales are float16, or become it as weights do that are dequantized at build time, but for their range.
+
+    A product with such scales is as exact as one with such weights.
+    """
+    with np.errstate(over="ignore"):
+        halves = scales.astype(np.float16).astype(np.float32)
+    return bool((np.abs(halves - scales) <= ROUNDING * np.abs(scales)).all())
+
+
 def _source(flow: Dataflow, values: IdentityMap[Array], operand: Any) -> Array | None:
     """Return the numbers of a constant before views and casts that keep them, or None if it is another."""
     while (call := flow.call(operand, "reshape", "astype")) is not None:
@@ -121,16 +165,16 @@ def _source(flow: Dataflow, values: IdentityMap[Array], operand: Any) -> Array |
             return None
         operand = call.args[0]
     found = values.get(operand)
-    return None if found is None or str(found.dtype) not in ("float16", "float32", "uint8") else found
+    return None if found is None or str(found.dtype) not in ("float16", "bfloat16", "float32", "uint8") else found
 
 
 def _as_type(builder: relax.BlockBuilder, value: Any, dtype: str) -> Any:
     return value if str(value.ty.dtype) == dtype else builder.emit(relax.op.astype(value, dtype))
 
 
-def _find(flow: Dataflow, constants: IdentitySet, value: Any) -> _Product | None:
-    """Return what a value multiplies, or None if that is no product with dequantized weights."""
-    if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in DATA_BYTES:
+def _find(flow: Dataflow, constants: IdentitySet, value: Any, dtypes: Sequence[str]) -> _Product | None:
+    """Return what a value multiplies, or None if that is no product of such data with dequantized weights."""
+    if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in dtypes:
         return None
     turned = _before_cast(flow, value.args[1])
     if operator_of(turned) != "permute_dims" or [int(axis) for axis in turned.attrs.axes or (1, 0)] != [1, 0]:

@@ -20,7 +20,11 @@ class CutlassOptions(PartitionOptions):
     candidates: int = attribute(3, "Kernels of each problem that the bundle ships, for packager tune", minimum=1)
     find_first_valid: bool = attribute(False, "Ship the first kernel alone, as candidates=1")
     tuning: tuple[str, ...] = attribute((), "Files of records that packager tune wrote", is_path=True)
-    packed_weights: bool = attribute(True, "Multiply few rows by the packed bits of weights in blocks")
+    packed_weights: int = attribute(
+        1,
+        "Keep weights in blocks packed: 1 where 16 rows or fewer may be multiplied, 2 always, 0 never",
+        choices=(0, 1, 2),
+    )
     use_3xtf32: bool = attribute(True, "Multiply float32 as three products of parts; else as one of rounded tf32")
     use_fast_math: bool = attribute(False, "Activations by the GPU's approximations")
     split_k_slices: int = attribute(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
-from tvm import relax
+from tvm import relax, tirx
 
+from packager.bundle.manifest import Dim
 from packager.graph.block_weights import (
     DEQUANTIZE,
     MATMUL,
@@ -31,7 +32,10 @@ COLUMNS = 24
 
 @dataclass(frozen=True)
 class Case:
-    """A product of ``rows`` rows; all scales are ``scale``, zero points ``zero`` if there are some."""
+    """A product of ``rows`` rows, or of ``least`` and more if 0.
+
+    All scales are ``scale``, zero points ``zero`` if there are some.
+    """
 
     rows: int = 3
     depth: int = 96
@@ -40,6 +44,7 @@ class Case:
     zero: float | None = None
     scale: float = 0.125
     dtype: str = "float16"
+    least: int = 1
 
     @property
     def form(self) -> BlockFormat:
@@ -56,7 +61,8 @@ class Case:
 def made(case: Case) -> Any:
     """Return the product as frontends write it: its weights are floats, transposed and cast."""
     form, arrays = case.form, case.arrays()
-    x = relax.Var("x", relax.TensorType((1, case.rows, case.depth), case.dtype))
+    rows = case.rows or tirx.Var("rows", "int64")
+    x = relax.Var("x", relax.TensorType((1, rows, case.depth), case.dtype))
     weights = [relax.Var(f"w{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(arrays)]
     builder = relax.BlockBuilder()
     with builder.function("main", [x, *weights], attrs={"num_input": 1}):
@@ -68,13 +74,14 @@ def made(case: Case) -> Any:
     return builder.get()
 
 
-def kept(case: Case, module: Any) -> Any:
+def kept(case: Case, module: Any, *, every: bool = False) -> Any:
     """Return the module for a GPU."""
-    return keep_block_weights(module, 1, case.arrays(), on_gpu=True)
+    dims = (Dim("rows", case.least, 2048),)
+    return keep_block_weights(module, 1, case.arrays(), on_gpu=True, dims=dims, every=every)
 
 
-def is_kept(case: Case) -> bool:
-    bindings = bindings_of(kept(case, made(case))["main"])
+def is_kept(case: Case, *, every: bool = False) -> bool:
+    bindings = bindings_of(kept(case, made(case), every=every)["main"])
     return any(operator_of(binding.value) == MATMUL.removeprefix("relax.") for binding in bindings)
 
 
@@ -83,26 +90,41 @@ STAYS = [
     Case(rows=16, block=128, depth=200, zero=7.0),
     Case(bits=8, block=64, zero=200.0),
     Case(rows=1, block=256, depth=512),
+    Case(rows=0),
+    Case(rows=0, least=16, zero=3.0),
+    Case(scale=0.1),  # no float16, but near one
+]
+ON_REQUEST = [
+    Case(rows=17),
+    Case(rows=0, least=17),
+    Case(block=16),
+    Case(rows=0, dtype="bfloat16", zero=3.0),
 ]
 FOLDED = [
-    Case(rows=17),
     Case(dtype="float32"),
-    Case(block=16),
+    Case(block=8),
     Case(bits=2),
     Case(depth=100),  # 8 does not divide it
-    Case(scale=0.1),  # no float16
+    Case(scale=1e-6),  # float16 has few bits of it
+    Case(scale=1e5),
     Case(zero=7.5),
 ]
 
 
 @pytest.mark.parametrize("case", STAYS, ids=str)
-def test_few_rows_of_halves_read_packed_weights(case: Case) -> None:
+def test_products_that_may_have_few_rows_read_packed_weights(case: Case) -> None:
     assert is_kept(case)
 
 
-@pytest.mark.parametrize("case", FOLDED, ids=str)
-def test_others_are_dequantized_at_build_time(case: Case) -> None:
+@pytest.mark.parametrize("case", ON_REQUEST, ids=str)
+def test_others_do_on_request(case: Case) -> None:
     assert not is_kept(case)
+    assert is_kept(case, every=True)
+
+
+@pytest.mark.parametrize("case", FOLDED, ids=str)
+def test_what_has_no_kernel_is_dequantized_at_build_time(case: Case) -> None:
+    assert not is_kept(case, every=True)
 
 
 @pytest.mark.parametrize("case", STAYS[1:3], ids=str)

@@ -1,0 +1,104 @@
+"""Which kernels a product with weights in blocks has, by the rows that it may have, and what it needs of the arena."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm")
+from tvm import relax, tirx
+
+from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.block_problem import FEW_ROWS, SLICE_BYTES, BlockProblem, add_block_gemm
+from packager.graph.block_weights import BlockFormat
+from packager.graph.identity import IdentityMap
+from packager.graph.products.epilogues import Chain
+
+HOPPER = CutlassOptions(arch=("sm_90a",))
+FORM = BlockFormat(4, 32, 256, has_zeros=True)
+ROWS = tirx.Var("rows", "int64")
+
+
+def drafted(
+    rows: Any, most: int, columns: int = 384, form: BlockFormat = FORM, options: CutlassOptions = HOPPER, **others: str
+) -> tuple[FunctionDraft, GroupDraft]:
+    """Return the function of a product, and its group."""
+    kinds = {"dtype": "float16", "out": "float16", **others}
+    operands = [relax.Var(name, relax.TensorType((1,), "float16")) for name in ("data", "packed", "scales", "zeros")]
+    result = relax.Var("y", relax.TensorType((rows, columns), kinds["out"]))
+    chain = Chain(result, (result,), activation="silu")
+    data, packed, scales, zeros = operands
+    problem = BlockProblem((data, packed, scales, zeros), chain, rows=(rows,), columns=columns, form=form, **kinds)
+    group = GroupDraft(name="part")
+    add_block_gemm(problem, IdentityMap((each, index) for index, each in enumerate(operands)), group, options, most)
+    return group.functions[0], group
+
+
+def roles(draft: FunctionDraft) -> dict[str, str]:
+    """Return the kernels by their roles; of a function that launches one alone its role is empty."""
+    first = draft.ranking.candidates[0].choices[0].kernel.name
+    if draft.steps is None:
+        return {"": first}
+    return {**{role: kernel.name for role, kernel in draft.steps.kernels}, draft.steps.role: first}
+
+
+BY_BITS = "pk_gemm_blocks_f16_f16_{}_w4zb2_silu"
+OF_8, OF_16 = {"of_8": BY_BITS.format(8)}, {"of_16": BY_BITS.format(16)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "kernels"),
+    [
+        (3, 3, {"": BY_BITS.format(8)}),
+        (16, 16, {"": BY_BITS.format(16)}),
+        (20, 20, OF_8 | OF_16),
+        (32, 32, OF_16),
+        (30, 30, OF_16),
+        (ROWS, 7, OF_8),
+        (ROWS, FEW_ROWS, OF_8 | OF_16),
+    ],
+)
+def test_few_rows_are_multiplied_by_packed_bits_alone(rows: Any, most: int, kernels: dict[str, str]) -> None:
+    draft, group = drafted(rows, most)
+    assert roles(draft) == kernels
+    assert group.workspaces == []
+
+
+@pytest.mark.parametrize(("rows", "by_bits"), [(100, {}), (ROWS, OF_8 | OF_16)])
+def test_more_rows_have_floats_in_a_workspace(rows: Any, by_bits: dict[str, str]) -> None:
+    draft, group = drafted(rows, 100)
+    found = roles(draft)
+    assert found.pop("multiply").startswith("pk_gemm_sm90_f16_f16_tn_")
+    assert found == {**by_bits, "dequantize": "pk_dequantize_f16_w4zb2"}
+    assert group.workspaces == [384 * 256 * 2]
+
+
+def test_the_workspace_has_a_bound() -> None:
+    _, group = drafted(ROWS, 2048, columns=128256, form=BlockFormat(4, 32, 2048, has_zeros=False))
+    (nbytes,) = group.workspaces
+    assert SLICE_BYTES // 2 <= nbytes <= SLICE_BYTES
+    # A long sum has columns enough for all multiprocessors.
+    _, group = drafted(ROWS, 2048, columns=4096, form=BlockFormat(4, 32, 11008, has_zeros=False))
+    assert group.workspaces == [2048 * 11008 * 2]
+    # Of one slice, no more than there is: 16 columns are a tile of the weights.
+    _, group = drafted(ROWS, 2048, columns=40)
+    assert group.workspaces == [48 * 256 * 2]
+
+
+def test_all_gpus_of_a_bundle_have_the_kernels() -> None:
+    draft, _ = drafted(ROWS, 2048, options=CutlassOptions(arch=("sm_80", "sm_90a")))
+    shipped = draft.ranking.candidates[:1]
+    assert [choice.arch for choice in draft.choices(shipped)] == [90, 0, 0, 0, 0]
+
+
+def test_bfloat16_has_kernels_of_its_own() -> None:
+    draft, _ = drafted(ROWS, 100, dtype="bfloat16", out="bfloat16", form=BlockFormat(8, 16, 256, has_zeros=False))
+    found = roles(draft)
+    assert found.pop("multiply").startswith("pk_gemm_sm90_bf16_bf16_tn_")
+    assert found == {
+        "of_8": "pk_gemm_blocks_bf16_bf16_8_w8b2_silu",
+        "of_16": "pk_gemm_blocks_bf16_bf16_16_w8b2_silu",
+        "dequantize": "pk_dequantize_bf16_w8b2",
+    }
