@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -180,8 +180,7 @@ def _move_vectors(sch: s_tir.Schedule, block: Any, most: int = MAX_WIDE_BYTES) -
     width = min(vector_width(sch, block, extents(sch, loops)[-1]), most)
     if width == 1:
         raise ScheduleError("rows do not fill vectors")
-    if not all(is_aligned(sch, block, load, width) for load in loads(sch.get(block).body)):
-        raise ScheduleError("vectors would cross a boundary")
+    check_aligned(sch, [block], width)
     outer, vector = sch.split(loops[-1], [None, width])
     threads = _threads(extents(sch, [*loops[:-1], outer]))
     bind_threads(sch, [*loops[:-1], outer], threads)
@@ -200,8 +199,7 @@ def vectorize(sch: s_tir.Schedule, block: Any, joins: Sequence[Any] = ()) -> Any
         raise ScheduleError("no vectors")
     contiguous = [b for b in reads_of(sch, block) if is_contiguous(sch, block, b)]
     joined = IdentitySet(sch.get(join).writes[0].source for join in joins)
-    if not all(is_aligned(sch, join, load, width) for join in joins for load in loads(sch.get(join).body)):
-        raise ScheduleError("vectors would cross a boundary")
+    check_aligned(sch, joins, width)
     if not joined <= IdentitySet(contiguous):
         raise ScheduleError("what is joined is not read by vectors")
     store = sch.cache_write(block, 0, "local")
@@ -216,11 +214,22 @@ def vectorize(sch: s_tir.Schedule, block: Any, joins: Sequence[Any] = ()) -> Any
     ]
     for join in joins:
         sch.set_scope(join, 0, "local")
-    for load in (*held, *joins):
-        sch.compute_at(load, thread, preserve_unit_loops=True)
-        sch.vectorize(sch.get_loops(load)[-1])
+    load_vectors(sch, thread, [*held, *joins])
     unroll(sch, sch.get_loops(block)[2:])
     return thread
+
+
+def check_aligned(sch: s_tir.Schedule, blocks: Sequence[Any], width: int) -> None:
+    """Raise ScheduleError unless the loads of blocks are whole vectors of ``width`` elements."""
+    if not all(is_aligned(sch, block, load, width) for block in blocks for load in loads(sch.get(block).body)):
+        raise ScheduleError("vectors would cross a boundary")
+
+
+def load_vectors(sch: s_tir.Schedule, loop: Any, blocks: Iterable[Any]) -> None:
+    """Let blocks that move elements to registers load a vector in each step of a loop."""
+    for block in blocks:
+        sch.compute_at(block, loop, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(block)[-1])
 
 
 def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
@@ -258,9 +267,7 @@ def _vectorize_flat(sch: s_tir.Schedule, block: Any) -> None:
     sch.vectorize(vector)
     *_, several, _ = sch.get_loops(store)
     sch.compute_at(block, several, preserve_unit_loops=True)
-    for each in held:
-        sch.compute_at(each, several, preserve_unit_loops=True)
-        sch.vectorize(sch.get_loops(each)[-1])
+    load_vectors(sch, several, held)
     unroll(sch, sch.get_loops(block)[3:])
 
 

@@ -19,20 +19,18 @@ from packager.lower.blocks import (
     blocks,
     extents,
     inline,
-    is_aligned,
     is_conditional,
     is_movement,
     is_reduction,
     is_spatial,
     kinds,
-    loads,
     schedule_of,
 )
 from packager.lower.conditional_loads import part_conditional_loads
 from packager.lower.cuda.column_reduction import schedule_column_reduction
 from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
-from packager.lower.cuda.elementwise import schedule_elementwise, vector_width, vectorize
+from packager.lower.cuda.elementwise import check_aligned, load_vectors, schedule_elementwise, vector_width, vectorize
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
 from packager.lower.cuda.row_reduction import schedule_row_reduction
@@ -90,14 +88,10 @@ def _conditional(sch: s_tir.Schedule) -> tirx.PrimFunc:
         raise ScheduleError("rows do not fill vectors")
     sch = schedule_of(part_conditional_loads(sch, width))
     *parts, block = blocks(sch)
-    if not all(is_aligned(sch, part, load, width) for part in parts for load in loads(sch.get(part).body)):
-        raise ScheduleError("vectors would cross a boundary")
+    check_aligned(sch, parts, width)
     for part in parts:
         sch.set_scope(part, 0, "local")
-    thread = vectorize(sch, block)
-    for part in reversed(parts):
-        sch.compute_at(part, thread, preserve_unit_loops=True)
-        sch.vectorize(sch.get_loops(part)[-1])
+    load_vectors(sch, vectorize(sch, block), reversed(parts))
     return sch.mod["main"]
 
 
