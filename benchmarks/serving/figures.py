@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.harness.measure import Report, Spread, Threshold
+from benchmarks.harness.measure import Report, Spread, Threshold, make_parser
 
 GROWTH_MIB = 4.0
 """More memory than that at the end of a load, beside the end of its first quarter, is a leak."""
 RATIO = 1.1
 """A request takes at most so many times what the bare session and the server's own work take together."""
+
+
+def parser_of(name: str, description: str, *, rounds: int) -> argparse.ArgumentParser:
+    """Return a parser of what loads of servers have in common; each has its own number of ``rounds`` of latency."""
+    parser = make_parser(name, description)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load for each model; default: 60")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"of latency; default: {rounds}")
+    parser.add_argument("--models", nargs="+", default=["digits", "resnet50"])
+    return parser
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ import numpy as np
 
 import packager
 from benchmarks.cpu.models import make
-from benchmarks.harness.measure import ROOT, finish, make_parser
+from benchmarks.harness.measure import ROOT, finish
 from benchmarks.harness.turns import Model
-from benchmarks.serving.figures import Latency, Load, make_report
+from benchmarks.serving.figures import Latency, Load, make_report, parser_of
 
 SERVER = ROOT / "samples" / "serving" / "server.py"
 WITHOUT_MODEL = ROOT / "benchmarks" / "serving" / "without_model.py"
@@ -59,12 +59,9 @@ class Connection:
 
 def main() -> int:
     """Measure and report."""
-    parser = make_parser("serving_http", "The FastAPI sample under load.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of load for each model; default: 60")
+    parser = parser_of("serving_http", "The FastAPI sample under load.", rounds=20)
     parser.add_argument("--sessions", type=int, default=2, help="default: 2")
     parser.add_argument("--clients", type=int, default=8, help="default: 8")
-    parser.add_argument("--rounds", type=int, default=20, help="of latency; default: 20")
-    parser.add_argument("--models", nargs="+", default=["digits", "resnet50"])
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
     found = {name: _measure(make(name, 1, workdir / "models"), arguments) for name in arguments.models}

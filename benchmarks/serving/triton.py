@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.cpu.models import make
-from benchmarks.harness.measure import ROOT, finish, make_parser
+from benchmarks.harness.measure import ROOT, finish
 from benchmarks.harness.turns import Model
-from benchmarks.serving.figures import Latency, Load, make_report
+from benchmarks.serving.figures import Latency, Load, make_report, parser_of
 
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'runtime_stub' / 'include'}")
 HANDED_ON_US = 1.0
@@ -25,11 +25,8 @@ TYPES = {"float32": "FP32", "int64": "INT64"}
 
 def main() -> int:
     """Measure and report."""
-    parser = make_parser("serving_triton", "The Triton backend under load.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of load for each model; default: 60")
+    parser = parser_of("serving_triton", "The Triton backend under load.", rounds=40)
     parser.add_argument("--instances", type=int, default=2, help="default: 2")
-    parser.add_argument("--rounds", type=int, default=40, help="of latency; default: 40")
-    parser.add_argument("--models", nargs="+", default=["digits", "resnet50"])
     arguments = parser.parse_args()
     workdir: Path = arguments.workdir
     workdir.mkdir(parents=True, exist_ok=True)
