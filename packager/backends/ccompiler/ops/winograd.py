@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packager.backends.ccompiler.core.expressions import CTYPES
 from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS
 from packager.backends.ccompiler.core.operations import Operation, spatial
@@ -69,6 +70,8 @@ class Variant:
         return -(-lines // self.tall) * -(-places // self.wide)
 
 
+# What loads a vector of an image as floats, by its type. Transformed filters are floats.
+LOADS = {"float32": "pk_load_f32", "float16": "pk_load_f16"}
 # By the side that the Target allows: of 2, a tile may have 4 outputs along one axis.
 VARIANTS = {
     2: (Variant(2, 2, 14, 64, 64, 32), Variant(2, 4, 9, 64, 64, 16), Variant(4, 2, 9, 64, 64, 16)),
@@ -94,7 +97,7 @@ def find_winograd(anchor: Operation, window: Window, groups: int, side: int) -> 
     """
     data, weight = anchor.uses
     outer, inner = int(weight.shape[0]) // groups, int(data.shape[-1]) // groups
-    if not side or data.tensor.dtype != "float32" or len(data.shape) < 4:
+    if not side or data.tensor.dtype not in LOADS or anchor.result.dtype != data.tensor.dtype or len(data.shape) < 4:
         return None
     depth, *sides = spatial(anchor.result.shape, 3)[1:-1]
     if not isinstance(depth, int) or not all(isinstance(each, int) for each in sides):
@@ -152,7 +155,9 @@ def add_winograd(
     values = {
         "x": x,
         "w": w,
-        "program": draft.program(stage, "sums[j]"),
+        "stored": CTYPES[data.tensor.dtype].stored,
+        "load": LOADS[data.tensor.dtype],
+        "program": draft.program(stage, "pk_round_half(sums[j])" if data.tensor.dtype == "float16" else "sums[j]"),
         "variant": variant,
         "high": variant.tall + 2,
         "long": variant.wide + 2,

@@ -178,6 +178,30 @@ def test_winograd(
     assert np.abs(got - wanted).max() < {2: 1e-6, 4: 1e-5}[side] * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("march", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("shape", [(2, 7, 9, 40), (1, 3, 8, 8, 32)])
+def test_winograd_of_halves(shape: tuple[int, ...], march: str, tmp_path: Path) -> None:
+    """Transforms and sums are float32: a result is rounded once, and once after the bias."""
+    rank, filters = len(shape), (48, shape[-1], *[3] * (len(shape) - 2))
+    layout, kernel_layout = LAST[rank]
+    layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
+    arguments = [variable("x", (symbol("n"), *shape[1:]), "float16")]
+    arguments += [variable("w", [filters[axis] for axis in to_last(rank)], "float16"), variable("b", (48,), "float16")]
+    attributes: dict[str, Any] = {"padding": (1,) * (2 * rank - 4)}
+
+    def body(e, x, w, b):
+        return e(op.add(e(getattr(op.nn, f"conv{rank - 2}d")(x, w, **attributes, **layouts)), b))
+
+    run = Runner(partition(arguments, body, [1, 2]), tmp_path, f"ccompiler -march={march}")
+    assert [function.symbol.rpartition("_")[2] for function in run.group.functions] == ["winograd"]
+    data, weights, bias = (random(each).astype(np.float16) for each in (shape, filters, (48,)))
+    sums = convolved(data.astype("f4").transpose(to_first(rank)), weights.astype("f4"), attributes)
+    wanted = (sums.transpose(to_last(rank)).astype(np.float16) + bias).astype("f4")
+    got = run(data, weights.transpose(to_last(rank)), bias).astype("f4")
+    assert np.abs(got - wanted).max() <= 2.0**-9 * np.abs(wanted).max()
+    assert (got == wanted).mean() > 0.99
+
+
 @pytest.mark.parametrize("channels", [64, 320])
 def test_errors_of_winograd_are_those_of_direct_sums(channels: int, tmp_path: Path) -> None:
     """Transforms multiply the rounding errors of sums, which are therefore short: 2 x 4 places, as after a ReLU."""
