@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,11 @@ pytest.importorskip("torch")
 import torch
 
 import packager
-from benchmarks.gpu.placement.building import KERNELS, ask, join_kernels
+from benchmarks.gpu.placement.building import KERNELS, ask, waves
 from benchmarks.gpu.placement.cases import BY_NAME, CASES, ENTRIES, Case, exported
 from benchmarks.gpu.placement.networks import NETWORKS
 from benchmarks.gpu.placement.parts import measure_parts
-from benchmarks.gpu.placement.processes import step
+from benchmarks.gpu.placement.processes import Step, step
 from benchmarks.gpu.placement.ship import measured, records_of
 from benchmarks.gpu.placement.show import best_single, parts_rows, row
 from benchmarks.zoo.models import instance
@@ -63,12 +64,16 @@ def test_a_trial_asks_for_kernels_that_are_compiled_once(tmp_path: Path) -> None
     case = Case("dcgan", 8)
     ask(case, tmp_path, "sm_90a", "")
     found = json.loads((tmp_path / f"{case.name}.{KERNELS}").read_text())
-    assert (
-        join_kernels([case, case], tmp_path)
-        == f"{len(found)} (dcgan-8 {len(found)}, {len(found)} of them new; dcgan-8 {len(found)}, 0 of them new)"
-    )
-    kernels = kernels_of(read_portfolio(str(tmp_path / KERNELS)), ("sm_90a",))
-    assert len(kernels) == len(found) > 0
+    (tmp_path / f"other-1.{KERNELS}").write_text(json.dumps(found[:2]))
+    others = [Case("other", 1), Case("missing", 1)]
+    asked = [(each, Future[Step]()) for each in (case, *others)]
+    for _, future in asked:
+        future.set_result(Step("", 1.0, ""))
+    (first, kernels), (second, none) = waves(asked, tmp_path, most=len(found))
+    assert (first, second) == ([case], others)
+    assert sum(map(len, none.values())) == 0
+    (tmp_path / KERNELS).write_text(json.dumps(kernels))
+    assert len(kernels_of(read_portfolio(str(tmp_path / KERNELS)), ("sm_90a",))) == len(found) > 0
 
 
 def test_a_step_ends_when_its_time_is_over() -> None:

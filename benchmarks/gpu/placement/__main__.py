@@ -37,12 +37,13 @@ def main() -> int:
     runner.add_argument("--seconds", type=float, default=20, help="of each tune; default: 20")
     runner.add_argument("--compile", action="store_true", help="torch.compile, too")
     runner.add_argument("--linked", action="store_true", help="bundles of records and of single backends; no tune")
+    builder.add_argument("--pack", action="store_true", help="compress bundles, to carry them; run unpacks them")
     builder.add_argument("--what", choices=("trial", "alone", "placed"), default="trial", help="default: trial")
     given = parser.parse_args()
     if given.command == "build":
         building.build(
             given.output, given.arch, given.home, given.only,
-            what=given.what, jobs=given.jobs, seconds=given.seconds,
+            what=given.what, jobs=given.jobs, seconds=given.seconds, packed=given.pack,
         )  # fmt: skip
         return 0
     from benchmarks.gpu.placement import measuring  # needs a GPU's torch, and no TVM

@@ -1,7 +1,7 @@
 """Build trials, and what is linked with their records, on all cores of a machine in a bounded time.
 
-A kernel of cutlass depends on no model, so what all trials ask for is compiled first, each kernel once, into the cache;
-then the bundles are built, several at a time. What has no time left is not built.
+A kernel of cutlass depends on no model, so what trials ask for is compiled into the cache first, each kernel once, on
+all cores; bundles are built meanwhile as soon as theirs are there. What has no time left is not built.
 """
 
 from __future__ import annotations
@@ -9,48 +9,71 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import packager
+from benchmarks.gpu.cublas import pack
 from benchmarks.gpu.placement.cases import BY_NAME, Case, chosen, exported
-from benchmarks.gpu.placement.processes import step
+from benchmarks.gpu.placement.processes import Step, step
 
 KERNELS = "kernels.json"
-KERNELS_PART = 0.7
-"""Part of the time after which no more kernels are compiled in advance."""
+GROUPS = ("hopper", "besides", "plain")
+"""Of a portfolio of cutlass."""
 
 
-def build(folder: Path, arch: str, home: str, only: str, *, what: str, jobs: int, seconds: float) -> None:
-    """Build the trials of the cases, bundles of each backend ``alone``, or those ``placed`` by records."""
+def build(folder: Path, arch: str, home: str, only: str, *, what: str, jobs: int, seconds: float, packed: bool) -> None:
+    """Build the trials of the cases, bundles of each backend ``alone``, or those ``placed`` by records.
+
+    ``packed`` bundles are compressed, to be carried.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
     end = time.monotonic() + seconds
-    cases = chosen(only)
-    if what == "trial":  # which has the kernels of the others, too
-        _kernels_of_all(cases, folder, arch, home, end - (1 - KERNELS_PART) * seconds)
-    wanted = [(case, kind) for case in cases for kind in (case.alone if what == "alone" else (what,))]
-    if what == "placed":
-        wanted = [(case, kind) for case, kind in wanted if (folder / f"{case.name}.records.json").exists()]
 
-    def one(entry: tuple[Case, str]) -> None:
-        case, kind = entry
-        done = step(["one", case.name, kind, str(folder), arch, home, str(max(1, cores // jobs))], end)
-        print("built", case.name, kind, done, flush=True)
+    def one(case: Case, kind: str) -> None:
+        words = ["one", case.name, kind, str(folder), arch, home, str(max(1, cores // jobs)), str(int(packed))]
+        print("built", case.name, kind, step(words, end), flush=True)
 
-    with ThreadPoolExecutor(jobs) as threads:
-        list(threads.map(one, wanted))
+    def submit(case: Case) -> None:
+        if what != "placed" or (folder / f"{case.name}.records.json").exists():
+            for kind in case.alone if what == "alone" else (what,):
+                builders.submit(one, case, kind)
+
+    with ThreadPoolExecutor(jobs) as builders, ThreadPoolExecutor(cores) as askers:
+        if what != "trial":  # which has the kernels of the others, too
+            list(map(submit, chosen(only)))
+            return
+        asked = [(c, askers.submit(step, ["ask", c.name, str(folder), arch, home], end)) for c in chosen(only)]
+        for cases, kernels in waves(asked, folder, cores):
+            (folder / KERNELS).write_text(json.dumps(kernels))
+            done = step(["kernels", str(folder), arch, home, str(cores)], end)
+            print("kernels of", *(case.name for case in cases), sum(map(len, kernels.values())), done, flush=True)
+            list(map(submit, cases))
 
 
-def _kernels_of_all(cases: Sequence[Case], folder: Path, arch: str, home: str, end: float) -> None:
-    cores = os.cpu_count() or 1
-    with ThreadPoolExecutor(cores) as threads:
-        asked = threads.map(lambda case: step(["ask", case.name, str(folder), arch, home], end), cases)
-        for case, done in zip(cases, asked, strict=True):
-            print("asked", case.name, done, flush=True)
-    print("kernels:", join_kernels(cases, folder), flush=True)
-    print("kernels", step(["kernels", str(folder), arch, home, str(cores)], end), flush=True)
+def waves(
+    asked: Iterable[tuple[Case, Future[Step]]], folder: Path, most: int
+) -> Iterator[tuple[list[Case], dict[str, list[Any]]]]:
+    """Yield cases, in order, with the kernels that these are the first to ask for, ``most`` or more, as a portfolio."""
+    known: set[str] = set()
+    cases: list[Case] = []
+    new: dict[str, list[Any]] = {group: [] for group in GROUPS}
+    for case, future in asked:
+        done, path = future.result(), folder / f"{case.name}.{KERNELS}"
+        print("asked", case.name, done, flush=True)
+        cases.append(case)
+        for group, config in json.loads(path.read_text()) if path.exists() else []:
+            if (text := json.dumps([group, config])) not in known:
+                known.add(text)
+                new[group].append(config)
+        if sum(map(len, new.values())) >= most:
+            yield cases, new
+            cases, new = [], {group: [] for group in GROUPS}
+    if cases:
+        yield cases, new
 
 
 def ask(case: Case, folder: Path, arch: str, home: str) -> None:
@@ -77,22 +100,6 @@ def ask(case: Case, folder: Path, arch: str, home: str) -> None:
     path.write_text(json.dumps(found))
 
 
-def join_kernels(cases: Sequence[Case], folder: Path) -> str:
-    """Write what the cases ask for as one portfolio, those of the first cases first; return how many these are."""
-    groups: dict[str, dict[str, None]] = {"hopper": {}, "besides": {}, "plain": {}}
-    counts = []
-    for case in cases:
-        path = folder / f"{case.name}.{KERNELS}"
-        found = json.loads(path.read_text()) if path.exists() else []
-        before = sum(map(len, groups.values()))
-        for group, config in found:
-            groups[group][json.dumps(config)] = None
-        counts.append(f"{case.name} {len(found)}, {sum(map(len, groups.values())) - before} of them new")
-    portfolio = {group: [json.loads(text) for text in texts] for group, texts in groups.items()}
-    (folder / KERNELS).write_text(json.dumps(portfolio))
-    return f"{sum(map(len, groups.values()))} ({'; '.join(counts)})"
-
-
 def compile_kernels(folder: Path, arch: str, home: str, jobs: int) -> None:
     """Compile the kernels that were asked for into the user's cache; each stays if this is interrupted."""
     from packager.backends.base import Context
@@ -112,7 +119,7 @@ def compile_kernels(folder: Path, arch: str, home: str, jobs: int) -> None:
         compile_portfolio(kernels, context, target.options)
 
 
-def build_one(name: str, kind: str, folder: Path, arch: str, home: str, jobs: int) -> None:
+def build_one(name: str, kind: str, folder: Path, arch: str, home: str, jobs: int, *, packed: bool) -> None:
     """Build a bundle of a case: its ``trial``, the one ``placed`` by records, or that of one backend by its kind."""
     case = BY_NAME[name]
     places: dict[str, str | Path] = {"trial": "trial", "placed": folder / f"{name}.records.json"}
@@ -120,6 +127,8 @@ def build_one(name: str, kind: str, folder: Path, arch: str, home: str, jobs: in
     output = folder / f"{name}-{kind}.so"
     model, place = exported(case, folder), places.get(kind, "greedy")
     packager.build(model, output, targets=targets, place=place, precision=case.half, jobs=jobs, golden=0)
+    if packed:
+        pack(output)
 
 
 def do_step(words: Sequence[str]) -> None:
@@ -129,5 +138,7 @@ def do_step(words: Sequence[str]) -> None:
             ask(BY_NAME[name], Path(folder), arch, home)
         case ["kernels", folder, arch, home, jobs]:
             compile_kernels(Path(folder), arch, home, int(jobs))
-        case ["one", name, kind, folder, arch, home, jobs]:
-            build_one(name, kind, Path(folder), arch, home, int(jobs))
+        case ["one", name, kind, folder, arch, home, jobs, packed]:
+            build_one(name, kind, Path(folder), arch, home, int(jobs), packed=packed == "1")
+        case _:
+            raise SystemExit(f"error: no such step: {' '.join(words)}")

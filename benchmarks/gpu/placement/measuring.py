@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import torch
 
 import packager
 from benchmarks.gpu import zoo
+from benchmarks.gpu.cublas import unpack
 from benchmarks.gpu.cublas_torch import device_outputs, turns_of
 from benchmarks.gpu.placement.cases import BY_NAME, ENTRIES, Case, chosen
 from benchmarks.gpu.placement.parts import measure_parts
@@ -43,7 +45,7 @@ def run(folder: Path, output: Path, only: str, *, seconds: float, compiled: bool
     report["torch"] = torch.__version__
     kind = "placed" if linked else "trial"
     known = {name for name, found in report["cases"].items() if "us" in found}
-    todo = [case for case in chosen(only) if (folder / f"{case.name}-{kind}.so").exists() and case.name not in known]
+    todo = [case for case in chosen(only) if case.name not in known and is_built(case, kind, folder)]
     writing = Lock()
 
     def one(case: Case) -> None:
@@ -59,6 +61,20 @@ def run(folder: Path, output: Path, only: str, *, seconds: float, compiled: bool
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(one, todo))
+
+
+def is_built(case: Case, kind: str, folder: Path) -> bool:
+    """Return whether a bundle of a case is there, or is there compressed."""
+    return any((folder / f"{case.name}-{kind}.so{ending}").exists() for ending in ("", ".xz"))
+
+
+def bundle_of(case: Case, kind: str, folder: Path) -> Path:
+    """Return a bundle of a case, decompressed if it is not."""
+    path = folder / f"{case.name}-{kind}.so"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            unpack(folder, Path(work), path.stem).replace(path)
+    return path
 
 
 def summary(found: Mapping[str, Any]) -> str:
@@ -93,7 +109,7 @@ class Rivals:
 def measure_tuned(case: Case, folder: Path, seconds: float, *, compiled: bool) -> dict[str, Any]:
     """Tune a trial; return what it chose, and errors and times of that, of single backends and of torch."""
     rivals = Rivals(case, compiled=compiled)
-    path = folder / f"{case.name}-trial.so"
+    path = bundle_of(case, "trial", folder)
     with gpu_alone(folder), ExitStack() as stack:
         start = time.perf_counter()
         result = tune(path, seconds=seconds)
@@ -140,12 +156,11 @@ def selections_of(bundle: Any, result: TuneResult) -> dict[str, dict[str, str]]:
 def measure_linked(case: Case, folder: Path, *, compiled: bool) -> dict[str, Any]:
     """Return errors and times of the bundle that records make, of those of single backends, and of torch."""
     rivals = Rivals(case, compiled=compiled)
-    paths = {path.stem.removeprefix(f"{case.name}-"): path for path in sorted(folder.glob(f"{case.name}-*.so"))}
+    kinds = [kind for kind in ("placed", *case.alone) if is_built(case, kind, folder)]
+    paths = {kind: bundle_of(case, kind, folder) for kind in kinds}
     with gpu_alone(folder), ExitStack() as stack:
         bundles: dict[str, tuple[Any, Mapping[str, str]]] = {
-            kind: (stack.enter_context(packager.load(paths[kind])), {})
-            for kind in ("placed", *case.alone)
-            if kind in paths
+            kind: (stack.enter_context(packager.load(path)), {}) for kind, path in paths.items()
         }
         given = {tensor.name: rivals.inputs[tensor.name].cuda() for tensor in bundles["placed"][0].inputs}
         return _compared(bundles, given, rivals, stack)
