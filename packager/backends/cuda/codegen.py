@@ -34,12 +34,13 @@ AXES = ("x", "y", "z")
 _PROGRAMMATIC = (9, 0)
 # The definition of a kernel in TVM's text, up to its body.
 _KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\([^;{}()]*\)\s*\{")
-# Wait until earlier kernels are complete and their writes are visible; then let the next kernel start, which waits too:
-# so it runs after all of them. Arguments can be read before.
+# Let the next kernel be placed, and wait until the kernel before is complete and its writes are visible. It has waited
+# for the one before itself, and so on: every kernel runs after all earlier ones, however many are placed and wait.
+# Arguments can be read before.
 _WAIT = """
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 """
 

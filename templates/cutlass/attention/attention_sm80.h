@@ -56,8 +56,8 @@ CUTLASS_DEVICE void clear_masked(typename Kernel::Params const &params) {
 template <class Kernel>
 CUTLASS_DEVICE void run(Sm80Params<Kernel> const &arguments) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
   typename Kernel::Params params = arguments;
   const int64_t batch = blockIdx.z, head = blockIdx.y;

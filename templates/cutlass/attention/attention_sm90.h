@@ -211,10 +211,10 @@ struct Attention : Base {
     return make_tuple(get<0>(size), get<1>(size), get<2>(size), keys, get<4>(size), scores);
   }
 
-  // Before the first access to memory. Blocks of the next kernel may be placed as soon as none of this one's waits.
+  // Before the first access to memory.
   CUTLASS_DEVICE static void wait() {
-    cutlass::arch::wait_on_dependent_grids();
     cutlass::arch::launch_dependent_grids();
+    cutlass::arch::wait_on_dependent_grids();
   }
 };
 

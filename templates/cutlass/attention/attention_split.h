@@ -26,19 +26,24 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   static_assert(kWarps * kStages * kPlaces * 32 * 16 == kSplitShared, "what is declared");
   static_assert((kWarps + 1) * kSplitRows * (kDepth + 2) * 4 <= kSplitShared, "partial sums fit");
   using Storage = typename Type::Storage;
-  wait_for_earlier();
   release_next();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int splits = gridDim.x, split = blockIdx.x, batch = blockIdx.z;
   const int row_tile = blockIdx.y % p.row_tiles, shared_head = blockIdx.y / p.row_tiles;
+  const Storage *k = static_cast<const Storage *>(p.k) + batch * p.k_strides[0] + shared_head * p.k_strides[2];
+  const Storage *v = static_cast<const Storage *>(p.v) + batch * p.v_strides[0] + shared_head * p.v_strides[2];
+  // A cache is as good as written: its rows are on their way to the L2 cache, which sees what is still written.
+  if (const int key = (split * kWarps + warp) * kStep + lane; lane < kStep && key < p.keys) {
+    for (int dim = 0; dim < p.depth; dim += 64) prefetch_line(k + key * p.k_strides[1] + dim);
+    for (int dim = 0; dim < p.value_depth; dim += 64) prefetch_line(v + key * p.v_strides[1] + dim);
+  }
+  wait_for_earlier();
   const int rows = p.rows - row_tile * kSplitRows < kSplitRows ? p.rows - row_tile * kSplitRows : kSplitRows;
   int keys = p.keys;
   if (p.lengths != nullptr) keys = p.lengths[batch] < keys ? (p.lengths[batch] < 0 ? 0 : p.lengths[batch]) : keys;
 
   const SplitRow mine[2] = {split_row_of(p, row_tile * kSplitRows + g, shared_head, batch),
                             split_row_of(p, row_tile * kSplitRows + g + 8, shared_head, batch)};
-  const Storage *k = static_cast<const Storage *>(p.k) + batch * p.k_strides[0] + shared_head * p.k_strides[2];
-  const Storage *v = static_cast<const Storage *>(p.v) + batch * p.v_strides[0] + shared_head * p.v_strides[2];
 
   auto query = [&](int i, int chunk) {
     const int dim = 32 * chunk + 8 * t;

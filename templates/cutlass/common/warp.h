@@ -71,6 +71,9 @@ __device__ inline uint4 load_once(const void *from) {
   return x;
 }
 
+/* Fetches 128 bytes into the L2 cache. All writes go through it, so that what is written later is seen there. */
+__device__ inline void prefetch_line(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
 /* Copies 16 bytes to shared memory, or zeros; a thread sees its own as soon as it has waited. */
 __device__ inline void copy_async(uint4 *to, const void *from, bool exists) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to)), size = exists ? 16 : 0;
@@ -105,7 +108,7 @@ __device__ inline float exp2_of(float x) {
 __device__ inline float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 __device__ inline bool any_lane(bool x) { return __any_sync(0xffffffffu, x); }
 
-/* The kernel waits for those before it, and lets blocks of the next one be placed. */
+/* The kernel waits for those before it, and lets blocks of the next one be placed, best before it waits itself. */
 __device__ inline void wait_for_earlier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
