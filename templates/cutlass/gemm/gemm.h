@@ -39,39 +39,6 @@ inline bool takes(const pk_gemm_t &gemm, int64_t size, int64_t wide, int64_t siz
          aligned({gemm.d, gemm.ldd * size_d, gemm.batch_d * size_d}, gemm.batch, bytes_d);
 }
 
-/* Memory that a kernel will read, none where `bytes` is 0. */
-struct Prefetch {
-  const char *data;
-  uint64_t bytes;
-};
-
-/* A larger b does not stay in the L2 cache until it is read; its beginning does. */
-constexpr uint64_t kPrefetchBytes = 16 << 20;
-
-/* What is to be fetched of b: nothing of batches, whose b is computed by earlier kernels. */
-inline Prefetch prefetched(const pk_gemm_t &gemm, uint64_t size, bool b_rows) {
-  if (gemm.batch > 1) return {};
-  const uint64_t bytes =
-      size * static_cast<uint64_t>(gemm.ldb) * static_cast<uint64_t>((b_rows ? gemm.k : gemm.n) - 1) +
-      size * static_cast<uint64_t>(b_rows ? gemm.n : gemm.k);
-  return {static_cast<const char *>(gemm.b), std::min(bytes, kPrefetchBytes)};
-}
-
-#ifndef PK_HOST
-/* Each block fetches its share into the L2 cache. It may be stale there: it is the cache that all writes go through. */
-__device__ inline void fetch(const Prefetch &prefetch) {
-  if (threadIdx.x != 0 || prefetch.bytes == 0) return;
-  const uint64_t blocks = gridDim.x * gridDim.y * gridDim.z;
-  const uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  const uint64_t share = ((prefetch.bytes + blocks - 1) / blocks + 15) / 16 * 16, begin = block * share;
-  if (begin >= prefetch.bytes) return;
-  const uint64_t left = prefetch.bytes - begin;
-  const uint32_t bytes = static_cast<uint32_t>((share < left ? share : left) / 16 * 16);
-  if (bytes == 0) return;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(prefetch.data + begin), "r"(bytes) : "memory");
-}
-#endif
-
 /* The workspace of kernels that split K. Its first bytes count arrivals: they are zero before the first launch, and
  * each launch leaves them so. Partial sums follow, for at most so many blocks. */
 constexpr int64_t kBarrierBytes = 1 << 16;

@@ -73,9 +73,8 @@ class Sm90Tile:
 
     For a convolution M are pixels of the output, N filters and K channels. ``stages`` 0 is as many as fit.
     ``epilogue`` is the epilogue's tile, None CUTLASS's default. ``blocks`` is the minimum number of blocks per SM,
-    where its shared memory allows. A ``prefetch`` kernel fetches b into the L2 cache before it waits for earlier
-    kernels: worth it where those leave room on the SMs. A ``swapped`` kernel solves the transposed problem, for few
-    rows: its shape is (N, M, K) of the problem.
+    where its shared memory allows. A ``swapped`` kernel solves the transposed problem, for few rows: its shape is
+    (N, M, K) of the problem.
     """
 
     shape: tuple[int, int, int]
@@ -84,7 +83,6 @@ class Sm90Tile:
     stages: int = 0
     epilogue: tuple[int, int] | None = None
     blocks: int = 1
-    prefetch: bool = False
     swapped: bool = False
 
     family = "sm90"
@@ -97,7 +95,7 @@ class Sm90Tile:
         parts += [f"s{self.stages}"] if self.stages else []
         parts += [f"e{self.epilogue[0]}x{self.epilogue[1]}"] if self.epilogue else []
         parts += [f"b{self.blocks}"] if self.blocks > 1 else []
-        return "_".join(parts + ["p"] * self.prefetch + ["t"] * self.swapped)
+        return "_".join(parts + ["t"] * self.swapped)
 
     def values(self) -> dict[str, Any]:
         """Return the values of templates."""
@@ -211,7 +209,8 @@ class TiledConfig(KernelConfig):
 class GemmConfig(TiledConfig):
     """A GEMM kernel. ``dtype`` (a key of TYPES) is of a and b, ``out`` of bias, c and d.
 
-    ``b_rows`` says that b is [k, n], else it is [n, k]. ``alignment`` is the number of elements per access of a and b:
+    ``b_rows`` says that b is [k, n], else it is [n, k] and a constant of the bundle: sm90 kernels begin to load it
+    before earlier kernels are complete. ``alignment`` is the number of elements per access of a and b:
     K, leading dimensions and strides between matrices are multiples of it, and so is N where b is [k, n]; pointers are
     aligned alike. Bias, c and d are accessed ``out_alignment`` elements at a time. ``residual`` is whether c is read.
     Raises ValueError for what the templates do not support.

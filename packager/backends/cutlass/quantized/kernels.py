@@ -66,7 +66,7 @@ class QuantizedConfig(TiledConfig):
         if isinstance(self.tile, Sm90Tile):
             if self.alignment != FULL or self.out_alignment != vector_of(self.out):
                 return "TMA takes 16 bytes"
-            if self.tile.prefetch or (self.op == "conv" and (self.tile.swapped or self.tile.epilogue)):
+            if self.op == "conv" and (self.tile.swapped or self.tile.epilogue):
                 return "there is no such form"
             return "" if fits(self.tile, self.out) else f"the epilogue's tile has no layout of {self.out}"
         if self.dtype == FLOAT8:

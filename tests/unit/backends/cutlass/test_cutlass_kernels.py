@@ -62,7 +62,6 @@ def test_a_name_says_all_that_the_code_depends_on() -> None:
         {"stages": 3},
         {"epilogue": (64, 32)},
         {"blocks": 2},
-        {"prefetch": True},
         {"swapped": True},
     ],
 )
@@ -74,6 +73,18 @@ def test_each_field_of_an_sm90_tile_makes_another_kernel(change: dict[str, objec
     ]
     assert kernels[0].name != kernels[1].name
     assert kernels[0].text.replace(kernels[0].name, "") != kernels[1].text.replace(kernels[1].name, "")
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_constant_matrices_alone_are_loaded_before_the_wait(swapped: bool) -> None:
+    def text(b_rows: bool) -> str:
+        tile = Sm90Tile((64, 32, 128), swapped=swapped)
+        return GemmConfig(tile, "float16", "float16", 8, b_rows, residual=True).source(ARCHS).text
+
+    constant = f"EarlyWeights<Mainloop, {'true' if swapped else 'false'}>, WaitingEpilogue<Epilogue>"
+    assert constant in text(b_rows=False)
+    assert "GemmUniversal<Shape<int, int, int, int>, Mainloop, Epilogue>" in text(b_rows=True)
+    assert "gemm_sm90.h" not in text(b_rows=True)  # without which CUTLASS waits before all loads
 
 
 def test_functors_of_activations_exist() -> None:
