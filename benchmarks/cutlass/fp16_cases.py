@@ -21,6 +21,7 @@ from benchmarks.cutlass.problems import Attention, Problem, Product
 from packager.backends.cutlass.conv.groups import pack_groups
 
 DTYPE = torch.float16
+COUNTER_BYTES = 1 << 16  # as PK_CUDA_COUNTER_BYTES
 # Of the Euclidean norm, and of one element. Rounding a result to fp16 is 2.8e-4 of the norm, and at most 4.9e-4 of one.
 TOLERANCES = (1e-3, 4e-3)
 FLASH, CUDNN, EFFICIENT = "sdpa, flash", "sdpa, cuDNN", "sdpa, efficient"
@@ -160,7 +161,8 @@ def _attention_problem(
     mask: torch.Tensor | None,
 ) -> AttentionProblem:
     """Return the problem; strides of [batch, heads, rows, depth] are of batch, row and head there."""
-    made = AttentionProblem(o=output.data_ptr(), workspace=workspace.data_ptr(), scale=problem.depth**-0.5)
+    made = AttentionProblem(o=output.data_ptr(), counters=workspace.data_ptr(), scale=problem.depth**-0.5)
+    made.workspace = made.counters + COUNTER_BYTES
     for name, part in zip("qkvo", (*operands, output.transpose(1, 2)), strict=True):
         setattr(made, name, part.data_ptr())
         batch, head, row, _ = part.stride()

@@ -31,6 +31,7 @@ class GemmProblem(ctypes.Structure):
         *[(f"batch_{name}", ctypes.c_int64) for name in "abcd"],
         ("alpha", ctypes.c_float),
         ("beta", ctypes.c_float),
+        ("counters", ctypes.c_uint64),
     )
 
 
@@ -61,6 +62,7 @@ class AttentionProblem(ctypes.Structure):
         *[(f"{name}_strides", _Strides) for name in ("q", "k", "v", "o", "bias")],
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
+        ("counters", ctypes.c_uint64),
     )
 
 

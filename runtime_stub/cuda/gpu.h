@@ -155,6 +155,7 @@ struct pk_cuda {
 
   pk_gpu_t *gpu;
   pk_kept_t *kept; /* its own, the newest */
+  CUdeviceptr counters; /* of kernels; 0 until one asks for them */
   CUstream own;
   CUstream captures; /* made with the first graph */
   CUstream opaque;   /* in which libraries' work is captured; made with the first */

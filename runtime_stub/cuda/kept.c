@@ -1,5 +1,5 @@
 /* kept.c: what backends keep on a device as long as there are sessions on it, or for one session: handles of libraries,
- * chosen algorithms. */
+ * chosen algorithms, counters of kernels. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +78,33 @@ int32_t pk_cuda_keep_own(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void
   return 0;
 }
 
+/* Also while the run is captured: nothing of this is a part of it. */
+static CUresult make_counters(pk_cuda_t *cuda) {
+  CUstream stream = cuda->gpu->uploads;
+  CUresult result = pk_driver.cuMemAlloc(&cuda->counters, PK_CUDA_COUNTER_BYTES);
+  if (result) return result;
+  result = pk_driver.cuMemsetD8Async(cuda->counters, 0, PK_CUDA_COUNTER_BYTES, stream);
+  if (!result) result = pk_driver.cuStreamSynchronize(stream);
+  if (!result) return 0;
+  pk_driver.cuMemFree(cuda->counters);
+  cuda->counters = 0;
+  return result;
+}
+
+int32_t pk_cuda_counters(pk_cuda_t *cuda, void **counters) {
+  if (!cuda->counters) {
+    int mode = pk_relax_captures();
+    CUresult result = make_counters(cuda);
+    pk_restore_captures(mode);
+    if (result) return pk_fail_launch(cuda, PK_COPY, result);
+  }
+  *counters = (void *)(uintptr_t)cuda->counters;
+  return 0;
+}
+
 void pk_kept_release(pk_gpu_t *gpu) { release(atomic_exchange_explicit(&gpu->kept, NULL, memory_order_relaxed)); }
 
-void pk_kept_release_own(pk_cuda_t *cuda) { release(cuda->kept); }
+void pk_kept_release_own(pk_cuda_t *cuda) {
+  release(cuda->kept);
+  if (cuda->counters) pk_driver.cuMemFree(cuda->counters);
+}

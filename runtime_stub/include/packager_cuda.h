@@ -115,6 +115,11 @@ int32_t pk_cuda_keep(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void *ke
 int32_t pk_cuda_keep_own(pk_cuda_t *cuda, const pk_cuda_kept_t *kind, const void *key, uint64_t bytes, void *context,
                          void **value);
 
+/* Finds PK_CUDA_COUNTER_BYTES bytes of the device that are the session's alone, and zero at its first launch: blocks of
+ * a kernel count arrivals there, and the last one leaves zeros. The first call allocates them. */
+#define PK_CUDA_COUNTER_BYTES 65536
+int32_t pk_cuda_counters(pk_cuda_t *cuda, void **counters);
+
 /* Whether a session is being made: nothing is captured yet, so a value whose making may wait for the device, as that of
  * a handle, is best asked for before the work of the problem is enqueued. */
 int32_t pk_cuda_is_preparing(const pk_cuda_t *cuda);

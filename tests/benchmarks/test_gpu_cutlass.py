@@ -29,9 +29,9 @@ LAYOUT = """
 #define FIELD(type, name) printf("%s.%s %zu\\n", #type, #name, offsetof(type, name))
 int main(void) {
   FIELD(pk_gemm_t, workspace), FIELD(pk_gemm_t, batch), FIELD(pk_gemm_t, ldd), FIELD(pk_gemm_t, batch_a);
-  FIELD(pk_gemm_t, beta), printf("pk_gemm_t %zu\\n", sizeof(pk_gemm_t));
+  FIELD(pk_gemm_t, beta), FIELD(pk_gemm_t, counters), printf("pk_gemm_t %zu\\n", sizeof(pk_gemm_t));
   FIELD(pk_attention_t, o), FIELD(pk_attention_t, lengths), FIELD(pk_attention_t, value_depth);
-  FIELD(pk_attention_t, o_strides), FIELD(pk_attention_t, scale);
+  FIELD(pk_attention_t, o_strides), FIELD(pk_attention_t, scale), FIELD(pk_attention_t, counters);
   printf("pk_attention_t %zu\\n", sizeof(pk_attention_t));
   FIELD(pk_conv_t, y), FIELD(pk_conv_t, filters), FIELD(pk_conv_t, out_width), FIELD(pk_conv_t, window);
   FIELD(pk_conv_t, dilation), printf("pk_conv_t %zu\\n", sizeof(pk_conv_t));
@@ -128,7 +128,7 @@ def test_structures_are_those_of_the_headers(tmp_path: Path) -> None:
     includes = [f"-I{folder}" for folder in folders]
     subprocess.run(["gcc", *includes, "-o", tmp_path / "layout", tmp_path / "layout.c"], check=True)
     lines = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert len(lines) == 27
+    assert len(lines) == 29
     for line in lines:
         what, number = line.split()
         name, _, field = what.partition(".")

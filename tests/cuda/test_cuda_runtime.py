@@ -157,6 +157,12 @@ def test_launches(builder: CudaBuilder, case: str) -> None:
     builder.record("launches", case, builder.flagged, builder.filled)
 
 
+def test_counters_of_kernels(builder: CudaBuilder) -> None:
+    bundle = builder.bundle("counted", "-DMODEL_COUNTED", "-DFLAGS=PK_CUDA_PROGRAMMATIC")
+    builder.record("launches", "counted", bundle)
+    builder.record("launches", "uncounted", bundle, RECORDER_FAIL="cuMemsetD8Async:1:1")
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", OPAQUE)
 def test_work_of_libraries(builder: CudaBuilder, case: str) -> None:

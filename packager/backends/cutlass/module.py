@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.problem import AttentionProblem, add_attention
 from packager.backends.cutlass.candidates import Shipping, ship
@@ -18,11 +16,10 @@ from packager.backends.cutlass.core.compile_kernels import (
     find_cutlass,
     templates_digest,
 )
-from packager.backends.cutlass.core.drafts import ZEROS, GroupDraft
+from packager.backends.cutlass.core.drafts import GroupDraft
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm, most_rows
-from packager.backends.cutlass.gemm.kernels import BARRIER_BYTES
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
 from packager.bundle.manifest import License
@@ -69,7 +66,6 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         target.kind,
         (library,),
         groups,
-        constants={ZEROS: np.zeros(BARRIER_BYTES, np.uint8)} if any(draft.zeros for draft in functions) else {},
         licenses=LICENSES,
         toolchain=toolchain,
         warnings=warnings,

@@ -17,6 +17,7 @@ _CUDA_SERVICES = (
     "pk_cuda_copy",
     "pk_cuda_device",
     "pk_cuda_constants_number",
+    "pk_cuda_counters",
     "pk_cuda_do_without",
     "pk_cuda_enqueue",
     "pk_cuda_explain",

@@ -61,10 +61,11 @@ inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &
   const int64_t tiles = problem.heads / problem.group * p.row_tiles, all = tiles * problem.batch;
   const int64_t blocks = cluster ? cluster : 1;
   if (tiles > 65535 || problem.batch > 65535) return -1;
-  const bool merges = problem.workspace != nullptr && all * blocks * int64_t(sizeof(uint32_t)) <= kSplitCounters;
+  const bool merges = problem.workspace != nullptr && problem.counters != nullptr &&
+                      all * blocks * int64_t(sizeof(uint32_t)) <= PK_CUDA_COUNTER_BYTES;
   const int64_t parts = split_parts(all, problem.keys, depth, cluster, device->num_sms, merges ? kSplitBlocks / all : 1);
-  p.arrived = static_cast<uint32_t *>(problem.workspace);
-  p.partial = reinterpret_cast<float *>(static_cast<char *>(problem.workspace) + kSplitCounters);
+  p.arrived = static_cast<uint32_t *>(problem.counters);
+  p.partial = static_cast<float *>(problem.workspace);
   *launch = {{uint32_t(parts * blocks), uint32_t(tiles), uint32_t(problem.batch)},
              {uint32_t(32 * split_warps(depth)), 1, 1},
              kSplitShared,

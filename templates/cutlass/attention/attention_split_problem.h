@@ -14,9 +14,8 @@ constexpr int kSplitRows = 16;
  * multiprocessor of sm_90, of one where there are 100 KB. */
 constexpr int kSplitStages = 3;
 constexpr uint32_t kSplitShared = 96 << 10;
-/* Partial results of one problem that the workspace has room for, and the counters before them: they are zero before a
- * launch, and after it. */
-constexpr int64_t kSplitBlocks = 768, kSplitCounters = 1 << 14;
+/* Partial results of one problem that the workspace has room for. */
+constexpr int64_t kSplitBlocks = 768;
 
 constexpr int split_warps(int depth) { return depth <= 128 ? 4 : 2; }
 constexpr int split_step(int depth) { return depth <= 64 ? 32 : 16; }

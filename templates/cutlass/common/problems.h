@@ -26,6 +26,7 @@ typedef struct {
   int64_t lda, ldb, ldc, ldd;
   int64_t batch_a, batch_b, batch_c, batch_d; /* from one matrix to the next; 0: the same for all */
   float alpha, beta;
+  void *counters; /* likewise; zero before a launch, and after it */
 } pk_gemm_t;
 
 /* A product whose b has a few bits an element, quantized in blocks of `block` elements along k: (q - zero) * scale. How
@@ -59,6 +60,7 @@ typedef struct {
   int64_t bias_strides[3];                                        /* of batch, head, row; 0 where it is broadcast */
   float scale;
   float softcap; /* scores become softcap * tanh(scores / softcap) before the mask; 0: they do not */
+  void *counters; /* of kernels that need a workspace; zero before a launch, and after it */
 } pk_attention_t;
 
 /* y = act(x * w + bias + residual): NHWC data, OHWI weights. With groups, which are runs of channels and of filters, a

@@ -39,9 +39,7 @@ inline bool takes(const pk_gemm_t &gemm, int64_t size, int64_t wide, int64_t siz
          aligned({gemm.d, gemm.ldd * size_d, gemm.batch_d * size_d}, gemm.batch, bytes_d);
 }
 
-/* The workspace of kernels that split K. Its first bytes count arrivals: they are zero before the first launch, and
- * each launch leaves them so. Partial sums follow, for at most so many blocks. */
-constexpr int64_t kBarrierBytes = 1 << 16;
+/* The workspace of kernels that split K has room for the partial sums of so many blocks. */
 constexpr int64_t kStreamBlocksPerSm = 2;
 
 /* Whether a TMA descriptor was encoded: the driver leaves alone what it refuses, and CUTLASS makes it of zeros. */

@@ -260,9 +260,45 @@ static void elsewhere(char **arguments) {
   }
 }
 
+/* Counters are zero when they are first used, of a session alone, and no work of its runs. Argument: the bundle. */
+static void counted(char **arguments) {
+  start(arguments[0], OPTIONS(.graph = PACKAGER_GRAPH_ON));
+  tensors_t *d = tensors_on_device(8); /* m3, m4, m5 */
+  CHECK_OK(t, tensors_run(t, session, d, NULL));
+  const char *log = recorder_take();
+  CHECK_HAS(log, "set m6 65536 to 0 in s1\n");
+  CHECK_HAS(log, "graph x1 of 3 nodes\n");
+#define COUNTED(counters) "launch add grid=8,1,1 block=128,1,1 shared=100000" P " m4 m2 " counters " 8 in s2\n"
+  CHECK_HAS(log, COUNTED("m6"));
+  for (int i = 0; i < 2; ++i) {
+    CHECK_OK(t, tensors_run(t, session, d, NULL));
+    CHECK_LOG("launch x1 in s2\n" SCALE("m3") "s2\n" COUNTED("m6") KEEP("m5", "m3") "s2\nwait for s2\n");
+  }
+  packager_session_t *other = session_open(t, OPTIONS(.graph = PACKAGER_GRAPH_OFF));
+  CHECK_OK(t, tensors_run(t, other, d, NULL));
+  log = recorder_take();
+  CHECK_HAS(log, " 65536 to 0 in s1\n");
+  CHECK(!strstr(log, "set m6"));
+  CHECK_OK(t, t->session_destroy(other));
+  tensors_free_device(d);
+  end();
+}
+
+/* Argument: the bundle, of whose first run no counters can be made. */
+static void uncounted(char **arguments) {
+  start(arguments[0], OPTIONS(.graph = PACKAGER_GRAPH_OFF));
+  tensors_t *d = tensors_on_device(8);
+  CHECK_EQ(tensors_run(t, session, d, NULL), PACKAGER_ERROR_KERNEL);
+  CHECK_HAS(t->session_error(session), "call 2 (add): ");
+  CHECK_OK(t, tensors_run(t, session, d, NULL));
+  tensors_free_device(d);
+  end();
+}
+
 int main(int argc, char **argv) {
   static const case_t cases[] = {{"overlapping", overlapping},     {"graphs", graphs},   {"filled", filled},
                                  {"filled_graphs", filled_graphs}, {"refused", refused}, {"failing", failing},
-                                 {"no_memory", no_memory},         {"old", old},         {"elsewhere", elsewhere}};
+                                 {"no_memory", no_memory},         {"old", old},         {"elsewhere", elsewhere},
+                                 {"counted", counted},             {"uncounted", uncounted}};
   return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }

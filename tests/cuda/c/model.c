@@ -10,6 +10,7 @@
  *   -DDRIVER=13000           the least version of the driver
  *   -DFLAGS=0                of launches
  *   -DFIRST_ARCH=0 -DSECOND_ARCH=0  of the modules
+ *   -DMODEL_COUNTED          b of add are the session's counters
  *   -DMODEL_FILLED           add is filled, see below, and there is
  *     call 4, again: y = y + b   which is filled, too
  *   -DMODEL_STATES           there are two states, last[4], first zeros, and fixed[4], first w, and
@@ -109,7 +110,13 @@ static int32_t run(const pk_call_t *call) {
   pk_cuda_step(call->cuda, 1);
   if (scale(call->cuda, call->arena, call->inputs[0], call->constants[0], n)) return 1;
   pk_cuda_step(call->cuda, 2);
-  if (add(call->cuda, call->outputs[0], call->arena, call->constants[1], n)) return 2;
+#ifdef MODEL_COUNTED
+  void *b;
+  if (pk_cuda_counters(call->cuda, &b)) return 2;
+#else
+  const void *b = call->constants[1];
+#endif
+  if (add(call->cuda, call->outputs[0], call->arena, b, n)) return 2;
   pk_cuda_step(call->cuda, 3);
   if (pk_cuda_copy(call->cuda, call->outputs[1], call->inputs[0], (uint64_t)n * 16)) return 3;
 #if defined MODEL_FILLED || defined MODEL_OPAQUE

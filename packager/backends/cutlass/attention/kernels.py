@@ -29,10 +29,9 @@ SM90_DEPTHS = (32, 48, 64, 96, 128, 160, 192, 256)
 SM90_MEGABYTES = 4600
 SM80_MEGABYTES = 600
 SPLIT_MEGABYTES = 300
-# As in attention_split_problem.h: the largest head dim of a kernel, rows of a block, parts that share a workspace, and
-# their counters.
+# As in attention_split_problem.h: the largest head dim of a kernel, rows of a block, parts that share a workspace.
 SPLIT_DEPTHS = (64, 128, 256)
-SPLIT_ROWS, SPLIT_PARTS, SPLIT_COUNTER_BYTES = 16, 768, 1 << 14
+SPLIT_ROWS, SPLIT_PARTS = 16, 768
 CLUSTER = 8
 
 
@@ -162,9 +161,9 @@ class SplitAttention(KernelConfig):
         return "_".join([*parts, *filter(None, ("causal" * self.causal, f"c{self.cluster}" if self.cluster else ""))])
 
     @property
-    def barrier_bytes(self) -> int:
-        """Bytes at the start of a problem's workspace that must be zero before a launch."""
-        return SPLIT_COUNTER_BYTES
+    def needs_workspace(self) -> bool:
+        """Whether its blocks share results by a workspace, and count arrivals in the session's counters."""
+        return True
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -194,7 +193,7 @@ def split_kernels(form: AttentionForm, clusters: bool) -> tuple[SplitAttention, 
 
 def split_workspace(rows: int, value_depth: int) -> int:
     """Return the bytes of a workspace for partial results of ``rows`` rows a tile: six floats for each four values."""
-    return SPLIT_COUNTER_BYTES + SPLIT_PARTS * min(rows, SPLIT_ROWS) * value_depth * 6
+    return SPLIT_PARTS * min(rows, SPLIT_ROWS) * value_depth * 6
 
 
 def portfolio(

@@ -11,9 +11,6 @@ from packager.backends.cutlass.core.options import SM90A
 from packager.backends.problem_calls import ProblemCall, ProblemMemory
 from packager.ir.primitives import Candidates, FunctionGroup, Parameter, PrimitiveFunction
 
-ZEROS = "zeros"
-"""Name of the constant that initializes barriers."""
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -76,14 +73,7 @@ class FunctionDraft(ProblemCall):
     of ``steps``."""
 
     ranking: Ranking = field(kw_only=True)
-    zeros: str = ""
     steps: Steps | None = None
-
-    def use_workspace(self, workspace: int) -> None:
-        """Set the problem's workspace, and the constant that initializes its barriers."""
-        self.pointer("workspace", Parameter("workspace", workspace, written=True))
-        self.parameters.append(Parameter("constant", name=ZEROS))
-        self.zeros = f"p{len(self.parameters) - 1}"
 
     def choices(self, shipped: Sequence[Candidate]) -> Iterator[Choice]:
         """Yield the kernels that it launches with the candidates that the bundle ships."""
@@ -102,11 +92,10 @@ class FunctionDraft(ProblemCall):
             "parameters": self.signature,
             "type": self.problem,
             "fields": self.fields,
-            "zeros": self.zeros,
             "steps": None if self.steps is None else self.steps.view(),
             "candidates": [
                 [
-                    {"kernel": choice.kernel.name, "arch": choice.arch, "barriers": choice.kernel.barrier_bytes}
+                    {"kernel": choice.kernel.name, "arch": choice.arch, "counts": choice.kernel.needs_workspace}
                     for choice in candidate.choices
                 ]
                 for candidate in shipped
@@ -131,8 +120,9 @@ class GroupDraft(ProblemMemory):
     def reserve(self, shipped: Mapping[str, Sequence[Candidate]]) -> None:
         """Add a workspace for each function with a shipped kernel that needs one; ``shipped`` is by symbol."""
         for draft in self.functions:
-            if any(choice.kernel.barrier_bytes for choice in draft.choices(shipped[draft.symbol])):
-                draft.use_workspace(self.workspace(draft.ranking.workspace))
+            if any(choice.kernel.needs_workspace for choice in draft.choices(shipped[draft.symbol])):
+                workspace = self.workspace(draft.ranking.workspace)
+                draft.pointer("workspace", Parameter("workspace", workspace, written=True))
 
     def group(self, functions: Sequence[PrimitiveFunction]) -> FunctionGroup:
         """Return the finished group."""

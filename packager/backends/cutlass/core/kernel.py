@@ -36,9 +36,9 @@ class KernelConfig(ABC):
         """A C identifier that encodes everything that the kernel's code depends on."""
 
     @property
-    def barrier_bytes(self) -> int:
-        """Bytes at the start of a problem's workspace that must be zero before a launch."""
-        return 0
+    def needs_workspace(self) -> bool:
+        """Whether its blocks share results by a workspace, and count arrivals in the session's counters."""
+        return False
 
     @abstractmethod
     def source(self, archs: tuple[str, ...]) -> KernelSource:

@@ -18,8 +18,7 @@ from packager.ir.activations import CLIP, LEAKY_RELU
 
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900
-# As kBarrierBytes and kStreamBlocksPerSm of templates/cutlass/gemm/gemm.h.
-BARRIER_BYTES = 1 << 16
+# As kStreamBlocksPerSm of templates/cutlass/gemm/gemm.h.
 STREAM_BLOCKS_PER_SM = 2
 
 Family = Literal["sm90", "sm80"]
@@ -248,18 +247,15 @@ class GemmConfig(TiledConfig):
         return full if isinstance(self.tile, Sm90Tile) else min(self.alignment, full)
 
     def workspace_bytes(self, num_sms: int) -> int:
-        """Return the size of a problem's workspace; its first ``barrier_bytes`` are zero before the first launch.
-
-        Launches leave them zero, so that kernels share a workspace if they run one after the other.
-        """
-        if not self.barrier_bytes:
+        """Return the size of a problem's workspace."""
+        if not self.needs_workspace:
             return 0
-        return BARRIER_BYTES + STREAM_BLOCKS_PER_SM * num_sms * 2 * self.tile.shape[0] * self.tile.shape[1] * 4
+        return STREAM_BLOCKS_PER_SM * num_sms * 2 * self.tile.shape[0] * self.tile.shape[1] * 4
 
     @property
-    def barrier_bytes(self) -> int:
-        """Bytes at the start of a problem's workspace that must be zero before a launch."""
-        return BARRIER_BYTES if self.tile.slices != 1 else 0
+    def needs_workspace(self) -> bool:
+        """Whether its blocks share results by a workspace, and count arrivals in the session's counters."""
+        return self.tile.slices != 1
 
     @property
     def form(self) -> str:

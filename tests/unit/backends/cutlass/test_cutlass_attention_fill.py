@@ -31,6 +31,7 @@ class Problem(ctypes.Structure):
         *[(f"{name}_strides", ctypes.c_int64 * 3) for name in ("q", "k", "v", "o", "bias")],
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
+        ("counters", ctypes.c_uint64),
     )
 
 

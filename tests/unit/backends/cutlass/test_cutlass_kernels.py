@@ -16,7 +16,7 @@ from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, build_host,
 
 from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
-from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, BARRIER_BYTES, TYPES, GemmConfig, Sm80Tile, Sm90Tile
+from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, TYPES, GemmConfig, Sm80Tile, Sm90Tile
 from packager.backends.cutlass.gemm.tiles import portfolio
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.resources import folder
@@ -103,10 +103,9 @@ def test_functors_of_activations_exist() -> None:
 
 def test_constants_are_those_of_the_header() -> None:
     header = (folder("templates") / "cutlass" / "gemm" / "gemm.h").read_text(encoding="utf-8")
-    assert f"kBarrierBytes = 1 << {BARRIER_BYTES.bit_length() - 1};" in header
     config = GemmConfig(Sm80Tile((64, 64, 64), (32, 32), 5, 0), "float16", "float16", 8)
     (blocks,) = re.findall(r"kStreamBlocksPerSm = (\d+);", header)
-    assert config.workspace_bytes(100) == BARRIER_BYTES + int(blocks) * 100 * 2 * 64 * 64 * 4
+    assert config.workspace_bytes(100) == int(blocks) * 100 * 2 * 64 * 64 * 4
     assert replace(config, tile=Sm90Tile((64, 64, 64))).workspace_bytes(100) == 0
 
 
@@ -147,6 +146,7 @@ class Problem(ctypes.Structure):
         *[(f"batch_{name}", ctypes.c_int64) for name in "abcd"],
         ("alpha", ctypes.c_float),
         ("beta", ctypes.c_float),
+        ("counters", ctypes.c_uint64),
     )
 
 
@@ -160,7 +160,7 @@ class Built:
     def fill(self, encoded: bool = True, **values: int | float) -> Launch | None:
         """Return the launch of a problem of m = 100, n = 192, k = 256, with other values; None if it is refused."""
         problem = Problem(0x1000, 0x2000, 0, 0x3000, 0x4000, 0x100000, 100, 192, 256, 1, 256, 256, 192, 192)
-        problem.alpha, problem.beta = 1.0, 1.0
+        problem.alpha, problem.beta, problem.counters = 1.0, 1.0, 0x8000
         for name, value in values.items():
             setattr(problem, name, value)
         return self.host.fill(problem, refused=0 if encoded else EVERY)
@@ -240,5 +240,6 @@ def test_fill_tells_of_what_it_lacks(built: Built) -> None:
     tma = isinstance(built.config.tile, Sm90Tile)
     assert (built.fill(encoded=False) is None) == tma
     # Stream-K has no partial sums where each tile has its block.
-    assert (built.fill(workspace=0, k=4096, lda=4096, ldb=4096) is None) == (not tma)
+    for lacking in ("workspace", "counters"):
+        assert (built.fill(k=4096, lda=4096, ldb=4096, **{lacking: 0}) is None) == (not tma)
     assert built.fill(workspace=0, m=11 * 64, n=12 * 64, ldc=768, ldd=768) is not None

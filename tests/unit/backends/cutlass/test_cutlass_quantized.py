@@ -369,6 +369,7 @@ class Gemm(ctypes.Structure):
         *[(name, ctypes.c_int64) for name in ("m", "n", "k", "batch", "lda", "ldb", "ldc", "ldd")],
         *[(f"batch_{name}", ctypes.c_int64) for name in "abcd"],
         *[(name, ctypes.c_float) for name in ("alpha", "beta")],
+        ("counters", ctypes.c_uint64),
         ("scales", Scales),
     )
 
