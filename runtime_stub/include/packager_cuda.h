@@ -44,9 +44,9 @@ typedef struct {
   uint32_t flags;        /* PK_CUDA_... */
 } pk_cuda_launch_t;
 
-/* The kernel waits itself (griddepcontrol.wait) before it touches what earlier kernels write or read, and never ends
- * without having waited: on GPUs from 90 on it may be started while the one before it ends. Code for older ones, which
- * has no such instruction, is launched as without the flag. */
+/* The kernel waits itself (griddepcontrol.wait) before it touches what earlier kernels write, or writes what they read,
+ * and never ends without having waited: on GPUs from 90 on it may be started while those before it run. Constants may
+ * be read before. Code for older GPUs, which has no such instruction, is launched as without the flag. */
 #define PK_CUDA_PROGRAMMATIC 1u
 
 /* The device of a run. */
