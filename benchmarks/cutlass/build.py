@@ -134,14 +134,14 @@ def candidates(problem: Problem) -> list[KernelConfig]:
         few, floats, gemms = kernels_of(problem)
         return [few] if problem.m <= 16 else [*dict.fromkeys((few, floats, *gemms))]
     elif isinstance(problem, Product):
-        form = GemmForm(DTYPE, DTYPE, b_rows=problem.batch > 0)
+        form = GemmForm(DTYPE, DTYPE, b_rows=problem.batch > 0, constant=problem.batch == 0)
         ranking = _of_product(problem.m, problem.n, problem.k, max(1, problem.batch), form)
     elif isinstance(problem, Attention):
         if problem.group == "tiles":
             return list(_tiles_of_attention(problem))
         ranking = _of_attention(problem)
     elif problem.is_product:
-        form = GemmForm(DTYPE, DTYPE, activation="relu")
+        form = GemmForm(DTYPE, DTYPE, activation="relu", constant=True)
         ranking = _of_product(problem.rows, problem.filters, problem.channels, 1, form)
     else:
         ranking = _of_convolution(problem)

@@ -112,7 +112,7 @@ def _trial_kernels(problem: Problem) -> Sequence[KernelConfig]:
             return ()
         costs = {tile: rough_cost(tile, problem) for tile in PRODUCT}
         near = (tile for tile, cost in costs.items() if cost <= TOO_SLOW * min(costs.values()))
-        return [GemmConfig(tile, DTYPE, DTYPE, 8) for tile in near]
+        return [GemmConfig(tile, DTYPE, DTYPE, 8, early=True) for tile in near]
     if not isinstance(problem, Conv) or problem.groups > 1:
         return ()
     if isinstance(problem, Stem):

@@ -6,7 +6,7 @@ A 1x1 convolution without strides is a GEMM of the image's pixels and the filter
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
@@ -108,5 +108,5 @@ def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
     form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
     if conv.is_product:
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
-        return rank_gemm(shape, form, math.gcd(conv.filters, conv.channels), options)
+        return rank_gemm(shape, replace(form, constant=True), math.gcd(conv.filters, conv.channels), options)
     return rank_conv(conv_shape(conv, rows), form, options)

@@ -87,13 +87,17 @@ SM80_START, SM80_WAVE, SM80_RATE = 2.0, 1.0, 1.8e6
 
 @dataclass(frozen=True)
 class GemmForm:
-    """What all kernels for a product or a convolution have in common; see GemmConfig."""
+    """What all kernels for a product or a convolution have in common; see GemmConfig.
+
+    ``constant``: b of a product is a constant of the bundle, which no kernel computes.
+    """
 
     dtype: str
     out: str
     b_rows: bool = False
     activation: str = "none"
     residual: bool = False
+    constant: bool = False
 
     @property
     def epilogue(self) -> str:
@@ -138,6 +142,8 @@ def rank_gemm(
     def kernels(family: str, alignment: int, margin: float = math.inf) -> list[GemmConfig]:
         tiles = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows, few=fewer)
         made = (GemmConfig(tile, dtype, form.out, alignment, form.b_rows) for tile in tiles if tile.slices == 1)
+        if form.constant and family == "sm90":
+            made = (replace(config, early=True) for config in made)
         return fastest(form.apply(made, options), time, margin)
 
     plain = [config for width in (alignment, *narrower) for config in kernels("sm80", width)]
@@ -145,7 +151,7 @@ def rank_gemm(
     newest: list[KernelConfig] = [*(kernels("sm90", alignment, margin) if aligned else ())]
     newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, alignment)
-    if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and not form.b_rows:
+    if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and form.constant:
         few = few_rows_kernels(
             shape.rows, dtype, form.out, form.activation, form.residual, fast_math=options.use_fast_math
         )

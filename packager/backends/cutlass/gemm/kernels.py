@@ -208,8 +208,8 @@ class TiledConfig(KernelConfig):
 class GemmConfig(TiledConfig):
     """A GEMM kernel. ``dtype`` (a key of TYPES) is of a and b, ``out`` of bias, c and d.
 
-    ``b_rows`` says that b is [k, n], else it is [n, k] and a constant of the bundle: sm90 kernels begin to load it
-    before earlier kernels are complete. ``alignment`` is the number of elements per access of a and b:
+    ``b_rows`` says that b is [k, n], else it is [n, k]. ``early``: it is a constant of the bundle, which an sm90 kernel
+    begins to load before earlier kernels are complete. ``alignment`` is the number of elements per access of a and b:
     K, leading dimensions and strides between matrices are multiples of it, and so is N where b is [k, n]; pointers are
     aligned alike. Bias, c and d are accessed ``out_alignment`` elements at a time. ``residual`` is whether c is read.
     Raises ValueError for what the templates do not support.
@@ -223,8 +223,11 @@ class GemmConfig(TiledConfig):
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
+    early: bool = False
 
     def _wrong(self) -> str:
+        if self.early and (self.b_rows or isinstance(self.tile, Sm80Tile)):
+            return "constant matrices are loaded early as [n, k] by TMA"
         element, size = TYPES[self.dtype], ELEMENTS[self.dtype].size
         if self.out not in element.outputs:
             return f"{self.dtype} makes {', '.join(element.outputs)}"
@@ -268,7 +271,7 @@ class GemmConfig(TiledConfig):
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
         parts = ["pk_gemm", self.tile.family, *types, "tt" if self.b_rows else "tn", self.tile.name]
         parts += [f"a{self.alignment}"] if isinstance(self.tile, Sm80Tile) else []
-        return "_".join([*parts, self.form_name] + ["c"] * self.residual)
+        return "_".join([*parts, self.form_name] + ["c"] * self.residual + ["early"] * self.early)
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -281,6 +284,7 @@ class GemmConfig(TiledConfig):
             accumulator="float",
             compute="float",
             b_rows=self.b_rows,
+            early=self.early,
             alignment=self.alignment,
             alignment_d=self.out_alignment,
             instruction=(16, 8, 32 // element.size),

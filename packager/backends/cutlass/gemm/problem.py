@@ -67,5 +67,5 @@ def _rank(problem: MatmulProblem, options: CutlassOptions, most_rows: int) -> Ra
         all(isinstance(extent, int) for extent in problem.rows),
     )
     activation, residual = problem.chain.activation or "none", problem.chain.residual is not None
-    form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual)
+    form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual, problem.constant)
     return rank_gemm(shape, form, divisor, options)

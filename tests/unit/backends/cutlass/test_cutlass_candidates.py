@@ -16,7 +16,7 @@ from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_
 from packager.bundle.tuning_records import Record, Timing, make_records
 
 SHAPE = GemmShape(1024, 3072, 768, 1)
-FORM = GemmForm("float16", "float16")
+FORM = GemmForm("float16", "float16", constant=True)
 BOTH = CutlassOptions(arch=("sm_80", "sm_90a"))
 HOPPER = CutlassOptions(arch=("sm_90a",))
 REVISION = "cutlass 1"
@@ -67,7 +67,7 @@ def test_what_tma_cannot_take() -> None:
     ],
 )
 def test_attributes_change_the_kernels(dtype: str, change: dict[str, bool], mark: str) -> None:
-    form = GemmForm(dtype, dtype, activation="gelu")
+    form = GemmForm(dtype, dtype, activation="gelu", constant=True)
     assert any(mark in name for name in names(rank_gemm(SHAPE, form, 768, replace(BOTH, **change))))
     if change != {"use_3xtf32": True}:
         assert not any(mark in name for name in names(rank_gemm(SHAPE, form, 768, BOTH)))

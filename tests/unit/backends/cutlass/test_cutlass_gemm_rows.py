@@ -91,7 +91,9 @@ def names(
     rows: int, depth: int = 768, *, fixed: bool = True, dtype: str = "float16", archs: tuple[str, ...] = ("sm_90a",)
 ) -> list[str]:
     shape = GemmShape(rows, 3072, depth, 1, fixed)
-    ranking = rank_gemm(shape, GemmForm(dtype, dtype, activation="silu"), 768, CutlassOptions(arch=archs))
+    ranking = rank_gemm(
+        shape, GemmForm(dtype, dtype, activation="silu", constant=True), 768, CutlassOptions(arch=archs)
+    )
     return [candidate.name for candidate in ranking.candidates]
 
 

@@ -16,6 +16,8 @@ from cutlass_kernel_builder import ARCHS, EVERY, HostKernel, Launch, build_host,
 
 from packager.backends.cutlass.core.compile_kernels import compile_kernels, find_cutlass
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
+from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, TYPES, GemmConfig, Sm80Tile, Sm90Tile
 from packager.backends.cutlass.gemm.tiles import portfolio
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
@@ -36,6 +38,8 @@ def configurations() -> Iterator[GemmConfig]:
                 plain = GemmConfig(tile, dtype, out, alignment, b_rows)
                 yield plain
                 yield replace(plain, residual=True)
+                if family == "sm90" and not b_rows:
+                    yield replace(plain, early=True)
                 for activation in (*ACTIVATIONS, *PARAMETRIZED):
                     yield replace(plain, activation=activation)
                     yield replace(plain, activation=activation, fast_math=True)
@@ -77,14 +81,34 @@ def test_each_field_of_an_sm90_tile_makes_another_kernel(change: dict[str, objec
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_constant_matrices_alone_are_loaded_before_the_wait(swapped: bool) -> None:
-    def text(b_rows: bool) -> str:
-        tile = Sm90Tile((64, 32, 128), swapped=swapped)
-        return GemmConfig(tile, "float16", "float16", 8, b_rows, residual=True).source(ARCHS).text
-
+    tile = Sm90Tile((64, 32, 128), swapped=swapped)
+    plain = GemmConfig(tile, "float16", "float16", 8, residual=True)
     constant = f"EarlyWeights<Mainloop, {'true' if swapped else 'false'}>, WaitingEpilogue<Epilogue>"
-    assert constant in text(b_rows=False)
-    assert "GemmUniversal<Shape<int, int, int, int>, Mainloop, Epilogue>" in text(b_rows=True)
-    assert "gemm_sm90.h" not in text(b_rows=True)  # without which CUTLASS waits before all loads
+    early = replace(plain, early=True)
+    assert constant in early.source(ARCHS).text
+    assert early.name != plain.name
+    for text in (plain.source(ARCHS).text, replace(plain, b_rows=True).source(ARCHS).text):
+        assert "GemmUniversal<Shape<int, int, int, int>, Mainloop, Epilogue>" in text
+        assert "gemm_sm90.h" not in text  # without which CUTLASS waits before all loads
+
+
+def test_matrices_that_a_kernel_computes_are_never_loaded_early() -> None:
+    """Whatever the rows: also by the kernels of few rows, which always load early."""
+    options = CutlassOptions(arch=("sm_80", "sm_90a"))
+    for rows, b_rows in itertools.product((1, 8, 16, 100, 1000), (False, True)):
+        shape = GemmShape(rows, 768, 768, 1, has_fixed_rows=True)
+        ranking = rank_gemm(shape, GemmForm("float16", "float16", b_rows), 768, options)
+        assert ranking.candidates
+        for choice in (choice for candidate in ranking.candidates for choice in candidate.choices):
+            assert isinstance(choice.kernel, GemmConfig)
+            assert not choice.kernel.early
+    constant = rank_gemm(GemmShape(100, 768, 768, 1), GemmForm("float16", "float16", constant=True), 768, options)
+    kernels = [choice.kernel for candidate in constant.candidates for choice in candidate.choices]
+    assert {kernel.early for kernel in kernels if choice_is_sm90(kernel)} == {True}
+
+
+def choice_is_sm90(kernel: object) -> bool:
+    return isinstance(kernel, GemmConfig) and kernel.tile.family == "sm90"
 
 
 def test_functors_of_activations_exist() -> None:
@@ -113,6 +137,7 @@ WRONG = {
     "makes float16, float32": {"out": "bfloat16"},
     "TMA takes 16 bytes": {"alignment": 4},
     "sm90 kernels do not multiply float32": {"dtype": "float32", "out": "float32", "alignment": 4},
+    "constant matrices are loaded early": {"early": True, "b_rows": True},
     "b of tfloat32 is": {"dtype": "tfloat32", "out": "float32", "alignment": 4, "b_rows": True},
     "no layout of float32": {"tile": Sm90Tile((128, 144, 64), epilogue=(128, 48)), "out": "float32"},
     "1 elements cannot be copied": {"tile": Sm80Tile((64, 64, 64), (32, 32), 5), "alignment": 1},
@@ -174,7 +199,11 @@ COMPILED = {
 
 # Kernels that test_cutlass_bundles.py has as well, and those above: nvcc takes half a minute for each.
 BY_NVCC = [
-    (GemmConfig(Sm90Tile((64, 96, 64), (1, 1), "plain"), "float16", "float32", 8, residual=True), "sm_90a", 90),
+    (
+        GemmConfig(Sm90Tile((64, 96, 64), (1, 1), "plain"), "float16", "float32", 8, residual=True, early=True),
+        "sm_90a",
+        90,
+    ),
     (GemmConfig(Sm80Tile((64, 64, 64), (32, 32), 5), "float16", "float16", 8), "sm_80", 0),
     *(pytest.param((config, "sm_90a", 90), marks=pytest.mark.thorough) for config in COMPILED.values()),
 ]
