@@ -154,7 +154,7 @@ struct pk_cuda {
   packager_session_t *session;
 
   pk_gpu_t *gpu;
-  pk_kept_t *kept; /* its own, the newest */
+  pk_kept_t *kept;      /* its own, the newest */
   CUdeviceptr counters; /* of kernels; 0 until one asks for them */
   CUstream own;
   CUstream captures; /* made with the first graph */

@@ -1,8 +1,8 @@
 /* CUTLASS's kernels for sm_90a, whose weights are under way before earlier kernels are complete.
  *
- * A bundle's constants are written before its first kernel starts. So the producer fills the stages of the pipeline with
- * those of the first tile, then waits for earlier kernels, and only then loads the other operand, whose bytes complete
- * these stages. CUTLASS's own waits come before all loads: they are switched off here. */
+ * A bundle's constants are written before its first kernel starts. So the producer fills the stages of the pipeline
+ * with those of the first tile, then waits for earlier kernels, and only then loads the other operand, whose bytes
+ * complete these stages. CUTLASS's own waits come before all loads: they are switched off here. */
 #pragma once
 
 // Before any header of CUTLASS.
@@ -34,14 +34,16 @@ struct EarlyWeights : Base {
         CUTLASS_PRAGMA_NO_UNROLL
         for (int i = 0; i < early; i++, ++ahead, ++at) {
           pipeline.producer_acquire(ahead);
-          copy_step<kFirst>(params, *pipeline.producer_get_barrier(ahead), ahead.index(), inputs, block, *at, rank, shared);
+          copy_step<kFirst>(params, *pipeline.producer_get_barrier(ahead), ahead.index(), inputs, block, *at, rank,
+                            shared);
         }
       }
       wait_for_earlier();
       CUTLASS_PRAGMA_NO_UNROLL
       for (int i = 0; i < early; i++, ++state, ++step) {
         if (!elected) continue;
-        copy_step<!kFirst>(params, *pipeline.producer_get_barrier(state), state.index(), inputs, block, *step, rank, shared);
+        copy_step<!kFirst>(params, *pipeline.producer_get_barrier(state), state.index(), inputs, block, *step, rank,
+                           shared);
       }
       steps -= early;
       __syncwarp();
@@ -73,13 +75,15 @@ struct EarlyWeights : Base {
       if constexpr (is_same_v<typename Base::GmemTiledCopyA, SM90_TMA_LOAD_MULTICAST>) {
         for (int i = 0; i < size<1>(blocks); i++) mask |= uint16_t(1) << blocks(m, i, Int<0>{});
       }
-      copy_part(params.tma_load_a, params.tma_load_a.get_slice(n), get<0>(inputs)(_, _, get<0>(block), _, get<3>(block)),
+      copy_part(params.tma_load_a, params.tma_load_a.get_slice(n),
+                get<0>(inputs)(_, _, get<0>(block), _, get<3>(block)),
                 make_tensor(make_smem_ptr(shared.smem_A.data()), typename Base::SmemLayoutA{}));
     } else {
       if constexpr (is_same_v<typename Base::GmemTiledCopyB, SM90_TMA_LOAD_MULTICAST>) {
         for (int i = 0; i < size<0>(blocks); i++) mask |= uint16_t(1) << blocks(i, n, Int<0>{});
       }
-      copy_part(params.tma_load_b, params.tma_load_b.get_slice(m), get<1>(inputs)(_, _, get<1>(block), _, get<3>(block)),
+      copy_part(params.tma_load_b, params.tma_load_b.get_slice(m),
+                get<1>(inputs)(_, _, get<1>(block), _, get<3>(block)),
                 make_tensor(make_smem_ptr(shared.smem_B.data()), typename Base::SmemLayoutB{}));
     }
   }

@@ -296,9 +296,9 @@ static void uncounted(char **arguments) {
 }
 
 int main(int argc, char **argv) {
-  static const case_t cases[] = {{"overlapping", overlapping},     {"graphs", graphs},   {"filled", filled},
-                                 {"filled_graphs", filled_graphs}, {"refused", refused}, {"failing", failing},
-                                 {"no_memory", no_memory},         {"old", old},         {"elsewhere", elsewhere},
-                                 {"counted", counted},             {"uncounted", uncounted}};
+  static const case_t cases[] = {
+      {"overlapping", overlapping}, {"graphs", graphs},   {"filled", filled},       {"filled_graphs", filled_graphs},
+      {"refused", refused},         {"failing", failing}, {"no_memory", no_memory}, {"old", old},
+      {"elsewhere", elsewhere},     {"counted", counted}, {"uncounted", uncounted}};
   return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
