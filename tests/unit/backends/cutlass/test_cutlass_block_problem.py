@@ -12,6 +12,7 @@ from tvm import relax, tirx
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import FEW_ROWS, SLICE_BYTES, BlockProblem, add_block_gemm
+from packager.backends.cutlass.gemm.kernels import GemmConfig
 from packager.graph.block_weights import BlockFormat
 from packager.graph.identity import IdentityMap
 from packager.graph.products.epilogues import Chain
@@ -64,6 +65,14 @@ def test_few_rows_are_multiplied_by_packed_bits_alone(rows: Any, most: int, kern
     draft, group = drafted(rows, most)
     assert roles(draft) == kernels
     assert group.workspaces == []
+
+
+@pytest.mark.parametrize("rows", [100, ROWS])
+def test_floats_that_a_kernel_makes_are_not_read_before_it_is_complete(rows: Any) -> None:
+    draft, _ = drafted(rows, 100, options=CutlassOptions(arch=("sm_90a",), packed_weights=2))
+    kernels = [choice.kernel for candidate in draft.ranking.candidates for choice in candidate.choices]
+    assert kernels
+    assert all(isinstance(kernel, GemmConfig) and not kernel.early for kernel in kernels)
 
 
 @pytest.mark.parametrize(("rows", "by_bits"), [(100, {}), (ROWS, OF_8 | OF_16)])
