@@ -12,6 +12,7 @@ from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.layout.flatten import fold_flatten_transpose
 from packager.transforms.layout.planar import convolve_lines_as_images
+from packager.transforms.layout.softmax_last import to_last_axis
 from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
 from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
@@ -79,6 +80,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         tidy = apply(TIDY, module)
         module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows)
     elif wanted.channels_last:
+        module = to_last_axis(module)
         module = simplify_arithmetic(apply(TIDY, drop_no_ops(sink_reshapes(module))), num_inputs)
         module = merge_branches(apply(TIDY, module), num_inputs)
         module = to_channels_last(apply(TIDY, module), num_inputs)
