@@ -39,7 +39,7 @@ def run_bundle(
 ) -> dict[str, Array]:
     """Build a model for the CPU and run it once."""
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    packager.build(folder / "model.onnx", folder / "model.so", dims=dims)
+    packager.build(folder / "model.onnx", folder / "model.so", dims=dims, targets=targets_here())
     with packager.load(folder / "model.so") as bundle:
         return bundle.run(dict(feeds))
 

@@ -9,6 +9,7 @@ import pytest
 
 import packager
 from packager.bundle import safetensors
+from tests.one_cpu import targets_here
 
 from .conftest import SAMPLES, Run, assert_close, import_sample
 
@@ -60,7 +61,7 @@ def test_all_weights_of_minilm(tmp_path: Path) -> None:
             return encoder(**{name: torch.from_numpy(value) for name, value in inputs.items()}).numpy()
 
     weights = {name: value.numpy() for name, value in trained.state_dict().items()}
-    with packager.load(packager.build(tmp_path / "other.pt2", tmp_path / "other.so")) as loaded:
+    with packager.load(packager.build(tmp_path / "other.pt2", tmp_path / "other.so", targets=targets_here())) as loaded:
         names = {info.name for info in loaded.constants}
         assert len(names) == 101
         assert loaded.fixed_constants == {}
@@ -73,7 +74,12 @@ def test_all_weights_of_minilm(tmp_path: Path) -> None:
     assert np.abs(before - wanted(trained)).max() > 0.01
     assert_close(swapped, wanted(trained))
     (tmp_path / "trained.safetensors").write_bytes(safetensors.encode(given))
-    built = packager.build(tmp_path / "other.pt2", tmp_path / "built.so", constants=tmp_path / "trained.safetensors")
+    built = packager.build(
+        tmp_path / "other.pt2",
+        tmp_path / "built.so",
+        constants=tmp_path / "trained.safetensors",
+        targets=targets_here(),
+    )
     with packager.load(built) as loaded:
         (got,) = loaded.run(inputs).values()
     np.testing.assert_array_equal(got, swapped)

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import packager
+from tests.one_cpu import targets_here
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +88,7 @@ def model_of(case: Case) -> tuple[onnx.ModelProto, np.ndarray]:
 def test_products_read_packed_weights(case: Case, tmp_path: Path) -> None:
     model, weights = model_of(case)
     onnx.save(model, tmp_path / "m.onnx")
-    packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"rows": (1, 40)}, golden=0)
+    packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"rows": (1, 40)}, golden=0, targets=targets_here())
     manifest = packager.inspect(tmp_path / "m.so").manifest
     assert any("block_matmul" in str(primitive.composite) for _, primitive in manifest.primitives())
     assert max(constant.bytes for constant in manifest.constants) < 2 * weights.size
@@ -106,7 +107,9 @@ def test_products_in_half_precision_read_packed_weights(precision: str, toleranc
     case = CASES[1]
     model, weights = model_of(case)
     onnx.save(model, tmp_path / "m.onnx")
-    packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"rows": (1, 40)}, precision=precision)
+    packager.build(
+        tmp_path / "m.onnx", tmp_path / "m.so", dims={"rows": (1, 40)}, precision=precision, targets=targets_here()
+    )
     manifest = packager.inspect(tmp_path / "m.so").manifest
     assert max(constant.bytes for constant in manifest.constants) < weights.size
     with packager.load(tmp_path / "m.so") as bundle:
@@ -136,6 +139,8 @@ def test_other_uses_are_as_before(tmp_path: Path) -> None:
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
     q = np.roll(values, 3, 0)
-    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so", golden=0)) as bundle:
+    with packager.load(
+        packager.build(tmp_path / "m.onnx", tmp_path / "m.so", golden=0, targets=targets_here())
+    ) as bundle:
         (y,) = bundle.run({"q": q}).values()
     np.testing.assert_allclose(y, (values.astype(np.float32) + q) * np.repeat(scales, 16, 0), rtol=1e-5)

@@ -11,6 +11,7 @@ import pytest
 from graphs import ATOL, RTOL, check, feeds, graph, normal, save
 
 import packager
+from tests.one_cpu import targets_here
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,9 @@ def test_weights_can_still_be_swapped(name: str, tmp_path: Path) -> None:
     changed = model(name, **other)
     inputs = feeds(changed, {"n": 2})
     (expected,) = onnxruntime.InferenceSession(changed.SerializeToString()).run(None, inputs)
-    packager.build(save(model(name), tmp_path / "m.onnx"), tmp_path / "m.so", dims={"n": (1, 3)})
+    packager.build(
+        save(model(name), tmp_path / "m.onnx"), tmp_path / "m.so", dims={"n": (1, 3)}, targets=targets_here()
+    )
     with packager.load(tmp_path / "m.so") as bundle, bundle.session() as session:
         session.set_constants(other)
         np.testing.assert_allclose(session.run(inputs)["y"], expected, RTOL, ATOL)

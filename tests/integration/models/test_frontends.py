@@ -15,6 +15,7 @@ from tvm import relax
 
 import packager
 from packager.errors import ModelError, UnsupportedOperatorsError, UsageError
+from tests.one_cpu import targets_here
 
 torch = pytest.importorskip("torch")
 
@@ -85,16 +86,20 @@ def test_torch_export_with_the_bounds_of_the_program(net: Net, program: Path, tm
 
 @pytest.mark.slow
 def test_torch_export_with_a_fixed_and_a_narrowed_batch(net: Net, program: Path, tmp_path: Path) -> None:
-    with packager.load(packager.build(program, tmp_path / "probe.so")) as bundle:
+    with packager.load(packager.build(program, tmp_path / "probe.so", targets=targets_here())) as bundle:
         (dim,) = bundle.manifest.dims
-    with packager.load(packager.build(program, tmp_path / "two.so", dims={dim.name: 2})) as bundle:
+    with packager.load(
+        packager.build(program, tmp_path / "two.so", dims={dim.name: 2}, targets=targets_here())
+    ) as bundle:
         assert bundle.inputs[0].shape == (2, 3, 6, 6)
         x = torch.randn(2, 3, 6, 6)
         np.testing.assert_allclose(next(iter(bundle.run([x]).values())), net(x)[0].detach().numpy(), rtol=1e-4)
-    with packager.load(packager.build(program, tmp_path / "few.so", dims={dim.name: (2, 4)})) as bundle:
+    with packager.load(
+        packager.build(program, tmp_path / "few.so", dims={dim.name: (2, 4)}, targets=targets_here())
+    ) as bundle:
         assert (bundle.manifest.dims[0].min, bundle.manifest.dims[0].max) == (2, 4)
     with pytest.raises(UsageError, match="outside the bounds 1:8"):
-        packager.build(program, tmp_path / "many.so", dims={dim.name: (1, 9)})
+        packager.build(program, tmp_path / "many.so", dims={dim.name: (1, 9)}, targets=targets_here())
 
 
 @pytest.mark.slow
@@ -106,7 +111,7 @@ def test_torch_operators_that_are_missing_are_all_listed(tmp_path: Path) -> None
     path = tmp_path / "odd.pt2"
     torch.export.save(torch.export.export(Odd(), (torch.randn(3),)), path)
     with pytest.raises(UnsupportedOperatorsError) as caught:
-        packager.build(path, tmp_path / "odd.so")
+        packager.build(path, tmp_path / "odd.so", targets=targets_here())
     assert any("bessel_j0" in operator for operator in caught.value.operators)
     assert any(len(nodes) == 2 for nodes in caught.value.operators.values())
     assert not (tmp_path / "odd.so").exists()
@@ -118,7 +123,7 @@ def test_a_damaged_program_is_refused(program: Path, tmp_path: Path) -> None:
     for size in (0, 1, 100, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
         with pytest.raises(ModelError, match=r"cannot be read as a torch\.export program"):
-            packager.build(path, tmp_path / "out.so")
+            packager.build(path, tmp_path / "out.so", targets=targets_here())
 
 
 @pytest.mark.slow
@@ -145,7 +150,7 @@ except packager.PackagerError as error:
 def test_relax_module(tmp_path: Path) -> None:
     path = tmp_path / "net.json"
     path.write_text(tvm.ir.save_json(relax_module()))
-    with packager.load(packager.build(path, tmp_path / "net.so", dims={"n": (1, 5)})) as bundle:
+    with packager.load(packager.build(path, tmp_path / "net.so", dims={"n": (1, 5)}, targets=targets_here())) as bundle:
         assert [spec.name for spec in bundle.outputs] == ["output_0", "output_1"]
         weight = np.arange(12, dtype="float32").reshape(4, 3) / 6 - 1
         for batch in (1, 5):
@@ -154,7 +159,7 @@ def test_relax_module(tmp_path: Path) -> None:
             expected = np.maximum(x @ weight, 0)
             np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(second, expected.sum(1), rtol=1e-5, atol=1e-6)
-    with packager.load(packager.build(path, tmp_path / "four.so", dims={"n": 4})) as bundle:
+    with packager.load(packager.build(path, tmp_path / "four.so", dims={"n": 4}, targets=targets_here())) as bundle:
         assert bundle.inputs[0].shape == (4, 4)
 
 
@@ -162,7 +167,7 @@ def test_relax_dims_need_bounds(tmp_path: Path) -> None:
     path = tmp_path / "net.json"
     path.write_text(tvm.ir.save_json(relax_module()))
     with pytest.raises(UsageError, match="no bounds") as caught:
-        packager.build(path, tmp_path / "net.so")
+        packager.build(path, tmp_path / "net.so", targets=targets_here())
     assert caught.value.detail == "n: input 'x', axis 0"
     assert "--dim n=1:32" in str(caught.value.hint)
 
@@ -191,11 +196,11 @@ def test_what_is_no_relax_module_is_refused(content: str, message: str, tmp_path
     path = tmp_path / "net.json"
     path.write_text(content)
     with pytest.raises(ModelError, match=message):
-        packager.build(path, tmp_path / "net.so")
+        packager.build(path, tmp_path / "net.so", targets=targets_here())
 
 
 def test_a_main_that_is_no_relax_function_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.json"
     path.write_text(only_a_primfunc())
     with pytest.raises(ModelError, match="there is no Relax function 'main'"):
-        packager.build(path, tmp_path / "net.so")
+        packager.build(path, tmp_path / "net.so", targets=targets_here())

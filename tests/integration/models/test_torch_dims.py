@@ -14,6 +14,7 @@ import pytest
 
 import packager
 from packager.errors import ModelError, RunError
+from tests.one_cpu import targets_here
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -176,4 +177,4 @@ def test_an_input_that_is_a_number_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "number.pt2"
     torch.export.save(program, path)
     with pytest.raises(ModelError, match="'count' is a number"):
-        packager.build(path, tmp_path / "number.so")
+        packager.build(path, tmp_path / "number.so", targets=targets_here())

@@ -11,6 +11,7 @@ import pytest
 
 import packager
 from packager.errors import ModelError, UnsupportedOperatorsError
+from tests.one_cpu import targets_here
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +153,7 @@ class Counter(torch.nn.Module):
 
 def test_a_buffer_that_is_changed_is_a_state(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Counter(), (torch.zeros(3),)), tmp_path / "m.pt2")
-    with packager.load(packager.build(tmp_path / "m.pt2", tmp_path / "m.so")) as bundle:
+    with packager.load(packager.build(tmp_path / "m.pt2", tmp_path / "m.so", targets=targets_here())) as bundle:
         assert [(state.name, state.shape) for state in bundle.states] == [("calls", (1,))]
         assert [spec.name for spec in (*bundle.inputs, *bundle.outputs)] == ["x", "output"]
         with bundle.session() as session, bundle.session() as other:
@@ -179,7 +180,7 @@ def test_rows_of_a_state_are_written_in_place(tmp_path: Path) -> None:
     module, folder = Cache(), tmp_path / "work"
     example = (torch.tensor([1]), torch.zeros(2, 1, 3))
     torch.export.save(torch.export.export(module, example, strict=True), tmp_path / "m.pt2")
-    path = packager.build(tmp_path / "m.pt2", tmp_path / "m.so", keep_workdir=folder)
+    path = packager.build(tmp_path / "m.pt2", tmp_path / "m.so", keep_workdir=folder, targets=targets_here())
     steps = json.loads((folder / "4-plan.json").read_text())["steps"]
     assert all("symbol" in step for step in steps)  # none is a copy
     with packager.load(path) as bundle, bundle.session() as session:
@@ -201,7 +202,7 @@ def test_rows_of_a_state_are_written_in_place(tmp_path: Path) -> None:
 def test_what_would_be_wrong_is_refused(module: Any, error: Any, words: str, tmp_path: Path) -> None:
     torch.export.save(torch.export.export(module, (torch.randn(1, 2, 5, 5),)), tmp_path / "m.pt2")
     with pytest.raises(error, match=words):
-        packager.build(tmp_path / "m.pt2", tmp_path / "m.so")
+        packager.build(tmp_path / "m.pt2", tmp_path / "m.so", targets=targets_here())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

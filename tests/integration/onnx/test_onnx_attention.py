@@ -11,6 +11,7 @@ from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
 import packager
+from tests.one_cpu import targets_here
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ HEADER = '<ir_version: 10, opset_import: ["" : 24]>\n'
 def _compare(text: str, inputs: dict[str, np.ndarray], dims: dict[str, tuple[int, int]], folder: Path) -> None:
     model = parse_model(HEADER + text)
     onnx.save(model, folder / "model.onnx")
-    packager.build(folder / "model.onnx", folder / "model.so", dims=dims)
+    packager.build(folder / "model.onnx", folder / "model.so", dims=dims, targets=targets_here())
     with packager.load(folder / "model.so") as bundle:
         made = bundle.run(inputs)
     expected = ReferenceEvaluator(model).run(None, inputs)

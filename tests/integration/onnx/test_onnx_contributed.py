@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 
 import packager
 from packager.errors import ModelError
+from tests.one_cpu import targets_here
 
 RNG = np.random.default_rng(7)
 MICROSOFT = "com.microsoft"
@@ -202,7 +203,7 @@ def test_all_are_right(opset: int, tmp_path: Path) -> None:
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         value.CopyFrom(helper.make_tensor_value_info(value.name, kind, [None] * array.ndim))
     onnx.save(model, tmp_path / "m.onnx")
-    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so")
+    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=targets_here())
     with packager.load(path) as bundle:
         found = bundle.run(inputs)
     for owner, want, got in zip(owners, wanted, found.values(), strict=True):
@@ -231,7 +232,7 @@ def test_a_use_that_is_not_supported_names_the_node(wrong: Case, why: str, tmp_p
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0_0", onnx.TensorProto.FLOAT, None))
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=f"'n0' of operator {MICROSOFT}::{wrong.operator}") as caught:
-        packager.build(tmp_path / "m.onnx", tmp_path / "m.so")
+        packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=targets_here())
     assert why in (caught.value.detail or "")
     assert not (tmp_path / "m.so").exists()
 
@@ -248,7 +249,7 @@ def test_the_accuracy_level_of_weights_in_blocks(level: int, tmp_path: Path) -> 
     onnx.save(model, tmp_path / "m.onnx")
     next(attribute for attribute in model.graph.node[0].attribute if attribute.name == "accuracy_level").i = 0
     wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0]
-    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so")) as bundle:
+    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=targets_here())) as bundle:
         (found,) = bundle.run(inputs).values()
     error, limit = np.abs(found - wanted).max(), np.abs(theirs - wanted).max()
     assert 2e-6 * np.abs(wanted).max() < error <= max(2 * limit, 6e-5 * np.abs(wanted).max())
@@ -265,7 +266,7 @@ def test_group_norm_with_silu(tmp_path: Path) -> None:
     groups = data.reshape(2, 20, 2, 4)
     normal = groups - groups.mean((1, 3), keepdims=True)
     normal = (normal / np.sqrt(groups.var((1, 3), keepdims=True) + 1e-5)).reshape(data.shape) * scale + bias
-    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so")) as bundle:
+    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=targets_here())) as bundle:
         (found,) = bundle.run(inputs).values()
     np.testing.assert_allclose(found, normal / (1 + np.exp(-normal)), rtol=1e-4, atol=1e-5)
 

@@ -9,6 +9,7 @@ import pytest
 from graphs import graph, save
 
 import packager
+from tests.one_cpu import targets_here
 
 SHAPE = (3, 70, 5, 40)
 # 2,080 columns behind the axis are computed in two bands.
@@ -37,7 +38,7 @@ def check(tmp_path: Path, kind: str, x: np.ndarray, axis: int, attributes: str, 
     text = model(kind, x.shape, names[x.dtype.name], axis, attributes, symbolic=symbolic)
     path = save(graph(text, opset=17 if kind == "CumSum" else 26), tmp_path / "m.onnx")
     dims = {f"d{i}": (1, extent) for i, extent in enumerate(x.shape)} if symbolic else None
-    got = packager.load(packager.build(path, tmp_path / "m.so", dims=dims)).run({"x": x})["y"]
+    got = packager.load(packager.build(path, tmp_path / "m.so", dims=dims, targets=targets_here())).run({"x": x})["y"]
     wide = x.astype(np.float64) if x.dtype.kind == "f" else x
     flags = {"exclusive": "exclusive = 1" in attributes, "backwards": "reverse = 1" in attributes}
     wanted = cumulated(kind, wide, axis, **flags)
@@ -97,5 +98,5 @@ def test_sums_of_as_many_as_data_say(tmp_path: Path, set_elements: int) -> None:
     path = save(graph(text), tmp_path / "m.onnx")
     x = np.zeros(6, np.float32)
     x[:set_elements] = 1
-    got = packager.load(packager.build(path, tmp_path / "m.so")).run({"x": x})["y"]
+    got = packager.load(packager.build(path, tmp_path / "m.so", targets=targets_here())).run({"x": x})["y"]
     np.testing.assert_array_equal(got, np.cumsum(np.nonzero(x), axis=1))

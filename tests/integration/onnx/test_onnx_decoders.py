@@ -14,6 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import packager
+from tests.one_cpu import targets_here
 
 RNG = np.random.default_rng(11)
 MICROSOFT = "com.microsoft"
@@ -49,7 +50,7 @@ def onnxruntime_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 def built(model: onnx.ModelProto, folder: Path, dims: Any = None) -> packager.Bundle:
     onnx.save(model, folder / "m.onnx")
-    return packager.load(packager.build(folder / "m.onnx", folder / "m.so", dims=dims))
+    return packager.load(packager.build(folder / "m.onnx", folder / "m.so", dims=dims, targets=targets_here()))
 
 
 def group_query(past: int | str | None, rows: int | str, batch: int | str, *, room: bool = False, extra: Any = None,

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 import packager
 from packager.errors import ModelError, RunError
+from tests.one_cpu import targets_here
 from tests.onnx_nodes import model_of
 
 node = helper.make_node
@@ -44,7 +45,7 @@ def test_nothing_is_computed_of_nothing(tmp_path: Path) -> None:
         nodes, {"x": (np.float32, (3,)), "empty": (np.float32, (3, "k"))}, dict.fromkeys(names, FLOAT), constants
     )
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"k": 0}, golden=0)
+    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"k": 0}, golden=0, targets=targets_here())
     assert packager.verify(path, run=True).ok
     x = np.array([1, -2, 3], np.float32)
     with packager.load(path) as bundle:
@@ -66,4 +67,4 @@ def test_where_other_extents_are_open_it_is_refused(tmp_path: Path) -> None:
     model = model_of([node("Softmax", ["x"], ["y"])], {"x": (np.float32, ("n", "k"))}, {"y": FLOAT})
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ModelError, match="input 'x' has an extent of 0 beside symbolic ones"):
-        packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"n": (1, 4), "k": 0})
+        packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"n": (1, 4), "k": 0}, targets=targets_here())

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import packager
+from tests.one_cpu import targets_here
 from tests.onnx_nodes import FLOAT, INT64, check_with_onnxruntime, model_of
 
 pytestmark = pytest.mark.slow
@@ -60,7 +61,9 @@ def test_types_and_special_values(tmp_path: Path) -> None:
     shapes = {name: (array.dtype.type, array.shape) for name, array in feeds.items()}
     model = model_of(nodes, shapes, outputs, {f"k{k}": np.asarray([k], np.int64) for k in (1, 9, 150)})
     onnx.save(model, tmp_path / "m.onnx")
-    with packager.load(packager.build(tmp_path / "m.onnx", tmp_path / "m.so", golden=0)) as bundle:
+    with packager.load(
+        packager.build(tmp_path / "m.onnx", tmp_path / "m.so", golden=0, targets=targets_here())
+    ) as bundle:
         made = bundle.run(feeds)
     for name, array in wanted.items():
         np.testing.assert_array_equal(made[name], array, err_msg=name)

@@ -11,6 +11,7 @@ import pytest
 import packager
 from packager.errors import UsageError
 from packager.frontends.freeze import parse_frozen
+from tests.one_cpu import targets_here
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_frozen_input_is_no_input_any_more(model: Path, tmp_path: Path) -> None:
     freeze = {"shape": [3, -1], "scale": np.array([2, 3], np.float32)}
-    with packager.load(packager.build(model, tmp_path / "model.so", freeze=freeze)) as bundle:
+    with packager.load(packager.build(model, tmp_path / "model.so", freeze=freeze, targets=targets_here())) as bundle:
         assert [spec.name for spec in bundle.manifest.inputs] == ["x"]
         x = np.arange(6, dtype=np.float32).reshape(2, 3)
         np.testing.assert_array_equal(bundle.run({"x": x})["y"], x.reshape(3, 2) * [2, 3])
@@ -32,7 +33,9 @@ def test_a_frozen_input_is_no_input_any_more(model: Path, tmp_path: Path) -> Non
 def test_values_are_part_of_the_key_of_a_build(model: Path, tmp_path: Path) -> None:
     x = np.ones((2, 3), np.float32)
     for scale in (2, 5):
-        path = packager.build(model, tmp_path / f"{scale}.so", freeze={"shape": [3, 2], "scale": [scale, scale]})
+        path = packager.build(
+            model, tmp_path / f"{scale}.so", freeze={"shape": [3, 2], "scale": [scale, scale]}, targets=targets_here()
+        )
         with packager.load(path) as bundle:
             np.testing.assert_array_equal(bundle.run({"x": x})["y"], np.full((3, 2), scale))
 
@@ -49,7 +52,7 @@ def test_values_are_part_of_the_key_of_a_build(model: Path, tmp_path: Path) -> N
 )
 def test_what_cannot_be_frozen(model: Path, tmp_path: Path, freeze: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        packager.build(model, tmp_path / "model.so", freeze=freeze)
+        packager.build(model, tmp_path / "model.so", freeze=freeze, targets=targets_here())
     assert not (tmp_path / "model.so").exists()
 
 

@@ -26,6 +26,7 @@ from packager.pipeline.build import import_model
 from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
 from packager.transforms.layout.channels_last import to_channels_last
+from tests.one_cpu import targets_here
 from tests.stages import placed as placed_model
 
 NET = """
@@ -82,7 +83,7 @@ def test_channels_last_computes_the_same(change: Callable[[Any], Any], tmp_path:
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 5e-3), ("bf16", 4e-2)])
 def test_half_precision_computes_about_the_same(precision: str, tolerance: float, tmp_path: Path) -> None:
     model = write(tmp_path / "net.onnx")
-    bundle = packager.build(tmp_path / "net.onnx", tmp_path / "net.so", precision=precision)
+    bundle = packager.build(tmp_path / "net.onnx", tmp_path / "net.so", precision=precision, targets=targets_here())
     x = np.random.default_rng(1).standard_normal((2, 3, 10, 8), dtype=np.float32)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = dict(zip(("y", "mean", "flat"), session.run(None, {"x": x}), strict=True))
@@ -112,7 +113,7 @@ net (float[2,4,8] q, float[2,8,6] k, float[2,1,6] keep) => (float[2,4,6] p) {
 def test_a_mask_beyond_the_range_of_halves_masks(precision: str, tolerance: float, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(MASKED)
     (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
-    bundle = packager.build(tmp_path / "net.onnx", tmp_path / "net.so", precision=precision)
+    bundle = packager.build(tmp_path / "net.onnx", tmp_path / "net.so", precision=precision, targets=targets_here())
     rng = np.random.default_rng(2)
     inputs = {"q": rng.standard_normal((2, 4, 8), np.float32), "k": rng.standard_normal((2, 8, 6), np.float32)}
     inputs["keep"] = np.float32([[[1, 1, 1, 0, 0, 0]], [[1, 1, 1, 1, 1, 1]]])

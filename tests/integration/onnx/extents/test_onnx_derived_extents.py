@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import packager
 from packager.errors import RunError
+from tests.one_cpu import targets_here
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def compare(text: str, sizes: list[dict[str, tuple[int, ...]]], dims: dict[str, 
     """Build, and compare at the sizes of the inputs; return the bundle."""
     model = parse_model(HEADER + text)
     onnx.save(model, folder / "model.onnx")
-    library = packager.build(folder / "model.onnx", folder / "model.so", dims=dims)
+    library = packager.build(folder / "model.onnx", folder / "model.so", dims=dims, targets=targets_here())
     with packager.load(library) as bundle:
         for shapes in sizes:
             random = np.random.default_rng(0)

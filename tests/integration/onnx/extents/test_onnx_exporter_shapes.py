@@ -13,6 +13,7 @@ from onnx import parser
 
 import packager
 from packager.errors import UsageError
+from tests.one_cpu import targets_here
 
 RNG = np.random.default_rng(11)
 EXPAND_AS = """g (float[b, s] x, float[1, 1, 1] y) => (float[b, 1, s] z) {
@@ -146,7 +147,7 @@ def check(
     """Compare a bundle with onnxruntime at all sizes: values, element types and shapes."""
     onnx.save(model, folder / "m.onnx")
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    path = packager.build(folder / "m.onnx", folder / "m.so", dims=dims)
+    path = packager.build(folder / "m.onnx", folder / "m.so", dims=dims, targets=targets_here())
     with packager.load(path) as bundle:
         for size in sizes:
             feeds = {}
@@ -180,7 +181,9 @@ def test_a_dim_that_is_named_by_an_expression_needs_no_bounds(tmp_path: Path) ->
     for value, dim in (("past", "past"), ("new", "new")):
         next(v for v in model.graph.input if v.name == value).type.tensor_type.shape.dim[1].dim_param = dim
     onnx.save(model, tmp_path / "m.onnx")
-    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"b": 2, "past": (1, 8), "new": (1, 4)})
+    path = packager.build(
+        tmp_path / "m.onnx", tmp_path / "m.so", dims={"b": 2, "past": (1, 8), "new": (1, 4)}, targets=targets_here()
+    )
     (total,) = (dim for dim in packager.inspect(path).manifest.dims if dim.name not in ("past", "new"))
     assert (total.min, total.max) == (2, 12)
     with packager.load(path) as bundle:
@@ -197,7 +200,12 @@ def test_a_dim_that_is_named_by_an_expression_needs_no_bounds(tmp_path: Path) ->
 def test_another_name_needs_bounds(total: str, tmp_path: Path) -> None:
     onnx.save(past_model(total), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match="has no bounds"):
-        packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims={"b": 2, "past_length": (1, 8), "length": (1, 4)})
+        packager.build(
+            tmp_path / "m.onnx",
+            tmp_path / "m.so",
+            dims={"b": 2, "past_length": (1, 8), "length": (1, 4)},
+            targets=targets_here(),
+        )
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import packager
+from tests.one_cpu import targets_here
 from tests.onnx_nodes import FLOAT, check_with_onnxruntime, model_of
 
 X = np.arange(3 * 4 * 4, dtype=np.float32).reshape(3, 4, 4)
@@ -64,7 +65,7 @@ def test_parts_that_no_shape_states_are_computed_by_the_run(tmp_path: Path) -> N
     node = helper.make_node("Split", ["x", "sizes"], ["left", "right"])
     model = model_of([node], {"x": (np.float32, (4,)), "sizes": (np.int64, (2,))}, {"left": FLOAT, "right": FLOAT})
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    packager.build(tmp_path / "m.onnx", tmp_path / "m.so")
+    packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=targets_here())
     x = np.arange(4, dtype=np.float32)
     with packager.load(tmp_path / "m.so") as bundle:
         for left in (1, 3):

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import packager
+from tests.one_cpu import targets_here
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ def compare(
     path: Path, runs: Sequence[dict[str, np.ndarray]], dims: dict[str, tuple[int, int]] | None = None
 ) -> list[dict[str, np.ndarray]]:
     bundle = path.with_suffix(".so")
-    packager.build(path, bundle, dims=dims or {})
+    packager.build(path, bundle, dims=dims or {}, targets=targets_here())
     session = onnxruntime.InferenceSession(path)
     found = []
     with packager.load(bundle) as loaded:
@@ -277,5 +278,5 @@ def test_a_loop_that_collects_without_a_bound_is_refused(tmp_path: Path) -> None
         [value("y", FLOAT, [2, 4]), value("rs", FLOAT, ["k"])],
     )
     with pytest.raises(packager.PackagerError, match="nothing bounds it") as error:
-        packager.build(path, tmp_path / "endless.so")
+        packager.build(path, tmp_path / "endless.so", targets=targets_here())
     assert error.value.hint

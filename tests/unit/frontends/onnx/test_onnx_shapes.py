@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import packager
 from packager.errors import ModelError
+from tests.one_cpu import targets_here
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ BOUNDS = {"b": (1, 4), "s": (1, 9)}
 def _compare(text: str, inputs: dict[str, np.ndarray], folder: Path, dims: dict[str, tuple[int, int]] = BOUNDS) -> None:
     model = parse_model(HEADER + text)
     onnx.save(model, folder / "model.onnx")
-    packager.build(folder / "model.onnx", folder / "model.so", dims=dims)
+    packager.build(folder / "model.onnx", folder / "model.so", dims=dims, targets=targets_here())
     with packager.load(folder / "model.so") as bundle:
         made = bundle.run(inputs)
     expected = ReferenceEvaluator(model).run(None, inputs)
@@ -125,7 +126,7 @@ def test_a_causal_convolution_with_a_state(tmp_path: Path) -> None:
     inputs = {"x": _random(2, 4, 5), "w": _random(4, 1, 3), "past": _random(2, 4, 2)}
     model = parse_model(header + text)
     onnx.save(model, tmp_path / "model.onnx")
-    packager.build(tmp_path / "model.onnx", tmp_path / "model.so", dims=BOUNDS)
+    packager.build(tmp_path / "model.onnx", tmp_path / "model.so", dims=BOUNDS, targets=targets_here())
     with packager.load(tmp_path / "model.so") as bundle:
         made = bundle.run(inputs)
     for have, want in zip(made.values(), ReferenceEvaluator(model).run(None, inputs), strict=True):
@@ -145,7 +146,7 @@ def test_a_value_without_elements_is_refused_by_its_node(tmp_path: Path) -> None
         [cut] y = Slice(x, three, four, one) }"""
     onnx.save(parse_model(HEADER + text), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="'cut' has no elements"):
-        packager.build(tmp_path / "model.onnx", tmp_path / "model.so", dims={"n": (1, 4)})
+        packager.build(tmp_path / "model.onnx", tmp_path / "model.so", dims={"n": (1, 4)}, targets=targets_here())
 
 
 @pytest.mark.parametrize("condition", [False, True])
