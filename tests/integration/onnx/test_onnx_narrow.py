@@ -15,6 +15,7 @@ import packager
 from packager.bundle.arrays import Array
 from packager.deploy.load import tensors
 from packager.errors import ModelError, RunError
+from tests.one_cpu import targets_here
 from tests.onnx_nodes import model_of
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ FOUR_BITS = ("float4_e2m1fn", "int4", "uint4")
 
 def built(model: onnx.ModelProto, folder: Path, **options: Any) -> Path:
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    return packager.build(folder / "model.onnx", folder / "model.so", **options)
+    return packager.build(folder / "model.onnx", folder / "model.so", **{"targets": targets_here(), **options})
 
 
 def values(name: str) -> Array:

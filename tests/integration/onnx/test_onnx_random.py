@@ -14,6 +14,7 @@ from scipy import stats
 
 import packager
 from packager.bundle.origin import RandomNode
+from tests.one_cpu import targets_here
 from tests.onnx_nodes import BOOL, FLOAT, INT64, model_of
 
 SEED = 0x1234_5678_9ABC_DEF0
@@ -28,7 +29,7 @@ def bundle_of(folder: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str
               constants: Mapping[str, Any] | None = None, **options: Any) -> packager.Bundle:  # fmt: skip
     model = model_of(nodes, inputs, outputs, {name: np.asarray(v) for name, v in (constants or {}).items()}, opset=22)
     (folder / "m.onnx").write_bytes(model.SerializeToString())
-    return packager.load(packager.build(folder / "m.onnx", folder / "m.so", **options))
+    return packager.load(packager.build(folder / "m.onnx", folder / "m.so", **{"targets": targets_here(), **options}))
 
 
 def seed(number: int) -> dict[str, np.ndarray]:
