@@ -1,7 +1,8 @@
 """Convert elementwise Relax operators to C expressions.
 
 Values of float16 are computed as float and rounded after every operator, which gives the same bits as arithmetic in
-float16. Integers wrap around. ``pk_`` functions are those of ``templates/ccompiler/common/functions.h.j2``.
+float16. Integers wrap around. ``pk_`` functions are those of ``templates/ccompiler/common``: ``functions.h.j2``,
+``transcendental.h.j2``, ``powers.h.j2``.
 """
 
 from __future__ import annotations
