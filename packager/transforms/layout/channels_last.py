@@ -24,7 +24,7 @@ from packager.transforms.layout.channel_patterns import (
 from packager.transforms.layout.computed_filters import is_worth_permuting
 from packager.transforms.layout.im2col import find_im2col
 from packager.transforms.layout.layouts import ELEMENTWISE, FIRST, LAST, last_axis, to_first, to_last
-from packager.transforms.layout.movement import move_last
+from packager.transforms.layout.movement import enlarges_a_result, move_last
 from packager.transforms.layout.padded_rows import find_padded_rows
 
 CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
@@ -92,7 +92,8 @@ class _Converter:
             self.last[variable] = self.builder.emit(source)
             self.computed_last.add(variable)
             return
-        converted = self._channels_last(value) if is_image else None
+        stays = self.constants is not None and is_image and enlarges_a_result(self.flow, variable, value)
+        converted = self._channels_last(value) if is_image and not stays else None
         if converted is not None:
             self.last[variable] = self.builder.emit(converted, binding.var.name)
             self.computed_last.add(variable)

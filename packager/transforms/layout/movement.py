@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from tvm import relax
 
 from packager.graph import resize
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import Dataflow, operator_of, static_shape_of
 from packager.graph.normalize import attributes_of_call, normalize
 from packager.transforms.layout.layouts import last_axis, to_last
+
+RESIZES = ("packager.resize", "image.resize2d")
 
 
 def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
@@ -52,3 +55,11 @@ def move_last(call: relax.Call, in_last: Callable[[Any], Any]) -> Any | None:
             data, tables = call.args
             return resize.resize(in_last(data), tables.fields, replace(resizing, axes=axes))
     return None
+
+
+def enlarges_a_result(flow: Dataflow, variable: Any, call: relax.Call) -> bool:
+    """Whether an image that the model returns is enlarged: it is better to turn what is read, which is smaller."""
+    if operator_of(call) not in RESIZES or not flow.is_result(variable):
+        return False
+    before, after = static_shape_of(call.args[0]), static_shape_of(variable)
+    return before is not None and after is not None and math.prod(after) > math.prod(before)

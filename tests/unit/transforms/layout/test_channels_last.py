@@ -53,10 +53,12 @@ def test_tokens_of_rows_stay_rows() -> None:
     check(module, ["permute_dims", "exp", "matmul"])
 
 
-@pytest.mark.parametrize("operator", ["normalize", "resize"])
+@pytest.mark.parametrize("operator", ["normalize", "resize", "enlarge"])
 def test_own_operators_follow(operator: str) -> None:
+    """Unless an image becomes larger that is a result: what it is made of is turned then."""
     module = relax.transform.Normalize()(make(TOKENS, *IMAGE, "y = R.nn.relu(c)", result="y"))
-    tables = [np.array([[0], [1], [1]], "i4"), np.ones((3, 1), "f4"), np.zeros(3, "i4")]
+    places = 12 if operator == "enlarge" else 3
+    tables = [np.arange(places, dtype="i4")[:, None] // 2, np.ones((places, 1), "f4"), np.zeros(places, "i4")]
 
     def inserted(call: relax.Call) -> relax.Call:
         if call.op.name != "relax.nn.relu":
@@ -82,7 +84,11 @@ def test_own_operators_follow(operator: str) -> None:
                 renamed[binding.var.name] = value
             output = builder.emit_output(value)
         builder.emit_func_output(output)
-    changed = check(builder.get(), ["reshape", "nn.conv2d", f"packager.{operator}", "permute_dims"])
+    whole = relax.transform.CanonicalizeBindings()(builder.get())
+    if operator == "enlarge":
+        check(whole, ["reshape", "nn.conv2d", "permute_dims", "packager.resize"])
+        return
+    changed = check(whole, ["reshape", "nn.conv2d", f"packager.{operator}", "permute_dims"])
     if operator == "normalize":
         calls = [binding.value for binding in changed["main"].body.blocks[0].bindings]
         (call,) = [c for c in calls if getattr(getattr(c, "op", None), "name", "") == "relax.packager.normalize"]
