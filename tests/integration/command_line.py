@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
+TIMEOUT = 120  # seconds, for a command
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -44,7 +47,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=TIMEOUT,
     )
 
 
@@ -55,10 +58,14 @@ class ForkedCommands:
     """
 
     def __init__(self, tmp_path: Path) -> None:
-        argv = [sys.executable, str(Path(__file__).with_name("fork_commands.py"))]
-        env = environment({}, tmp_path / "tmp")
-        self._server = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._folder = tmp_path
+        self._server = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        argv = [sys.executable, str(Path(__file__).with_name("fork_commands.py"))]
+        env = environment({}, self._folder / "tmp")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen(argv, env=env, text=True, start_new_session=True, **pipes)
 
     def run(
         self,
@@ -83,6 +90,11 @@ class ForkedCommands:
         assert self._server.stdout
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
+        if not select.select([self._server.stdout], [], [], TIMEOUT)[0]:
+            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.communicate()
+            self._server = self._start()
+            raise subprocess.TimeoutExpired(command(*arguments), TIMEOUT)
         code = int(self._server.stdout.readline())
         return subprocess.CompletedProcess(command(*arguments), code, *(path.read_text() for path in outputs))
 
