@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,10 +32,17 @@ static pthread_t start(void *(*body)(void *), void *argument) {
   return thread;
 }
 
-static void *do_nothing(void *argument) { return argument; }
+static void *own_number(void *number) {
+  *(long *)number = syscall(SYS_gettid);
+  return NULL;
+}
 
 static void open_bundle(char **arguments) {
-  pthread_join(start(do_nothing, NULL), NULL); /* a sanitizer adds a thread of its own to the first */
+  long number;
+  pthread_join(start(own_number, &number), NULL); /* a sanitizer adds a thread of its own to the first */
+  char joined[64];
+  snprintf(joined, sizeof joined, "/proc/self/task/%ld", number);
+  for (int i = 0; i < 2000 && access(joined, F_OK) == 0; ++i) usleep(1000); /* it may stand there for a moment */
   bundle = bundle_open(arguments[0]);
   t = bundle.table;
   *(void **)&add_error = dlsym(bundle.handle, "test_add_error");
