@@ -39,15 +39,19 @@ CHOOSING = (
 ARCHS = ("sm_90a", "sm_80")
 
 
-def asked(path: Path, states: dict[str, str], arch: str) -> list[tuple[KernelConfig, int]]:
-    """Return the kernels that a build of a model asks for, each for sm_90a (90) or any GPU (0)."""
-    options = BuildOptions(path, targets=[f"cuda -arch={arch}", "cutlass"], precision="fp16", states=states)
+def asked(options: BuildOptions) -> list[tuple[KernelConfig, int]]:
+    """Return the kernels of cutlass that a build asks for, each for sm_90a (90) or any GPU (0)."""
     request = make_build_request(options)
     targets = request.targets.specialized
     placement = place(request, prepare(import_model(request), preparation_for(targets), request.targets.device))
-    (target,) = targets
+    target = next(target for target in targets if target.kind == "cutlass")
     taken = [v.partition for v in placement.verdicts if v.backend == "cutlass" and not v.reason]
     return kernels_for(taken, target)
+
+
+def options_of(path: Path, states: dict[str, str], arch: str) -> BuildOptions:
+    """Return the build of a model by the defaults, in half precision."""
+    return BuildOptions(path, targets=[f"cuda -arch={arch}", "cutlass"], precision="fp16", states=states)
 
 
 def models(choosing: bool, folder: Path) -> Iterator[tuple[str, Path, dict[str, str]]]:
@@ -76,7 +80,7 @@ def choose(folder: Path) -> None:
     wanted: dict[str, Counter[KernelConfig]] = {group: Counter() for group in GROUPS}
     for model, path, states in models(True, folder):
         for arch in ARCHS:
-            found = asked(path, states, arch)
+            found = asked(options_of(path, states, arch))
             for config, kernel_arch in found:
                 for one in (config, *of_eight_bits(config)):
                     wanted[group_of(kernel_arch, arch)][one] += 1
@@ -101,7 +105,7 @@ def hits(folder: Path) -> None:
     for model, path, states in models(False, folder):
         for arch in ARCHS:
             try:
-                found = asked(path, states, arch)
+                found = asked(options_of(path, states, arch))
             except Exception as failure:  # one that cannot be built must not hide the others
                 print(f"{model} {arch}: FAILED {type(failure).__name__}: {failure}", flush=True)
                 continue

@@ -6,7 +6,7 @@ The text consists of integers, names of dims, ``+ - * //``, parentheses, ``min``
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -15,7 +15,7 @@ from packager.bundle import shape_expr
 from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.graph.dataflow import extents_of
-from packager.graph.identity import IdentitySet
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.ir.shapes import Extent
 
 OPERATORS = {
@@ -148,6 +148,14 @@ def shape_variables(tensors: Iterable[Any]) -> list[Any]:
     """Return the variables that are extents of Relax tensors by themselves, in order of their first use."""
     shapes = (extents_of(tensor) or () for tensor in tensors)
     return list(IdentitySet(extent for shape in shapes for extent in shape if isinstance(extent, tirx.Var)))
+
+
+def bounded_dims(
+    variables: Sequence[Any], bounds: Sequence[tuple[int, int]]
+) -> tuple[IdentityMap[Extent], dict[str, Dim]]:
+    """Return names for variables, and dims of these names with the variables' least and greatest values."""
+    dims = {f"v{place}": Dim(f"v{place}", low, high) for place, (low, high) in enumerate(bounds)}
+    return IdentityMap(zip(variables, dims, strict=True)), dims
 
 
 def maximum(expr: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:

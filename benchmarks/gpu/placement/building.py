@@ -20,8 +20,6 @@ from benchmarks.gpu.placement.cases import BY_NAME, Case, chosen, exported
 from benchmarks.gpu.placement.processes import Step, step
 
 KERNELS = "kernels.json"
-GROUPS = ("hopper", "besides", "plain")
-"""Of a portfolio of cutlass."""
 
 
 def build(folder: Path, arch: str, home: str, only: str, *, what: str, jobs: int, seconds: float, packed: bool) -> None:
@@ -58,6 +56,8 @@ def waves(
     asked: Iterable[tuple[Case, Future[Step]]], folder: Path, most: int
 ) -> Iterator[tuple[list[Case], dict[str, list[Any]]]]:
     """Yield cases, in order, with the kernels that these are the first to ask for, ``most`` or more, as a portfolio."""
+    from packager.backends.cutlass.portfolio import GROUPS
+
     known: set[str] = set()
     cases: list[Case] = []
     new: dict[str, list[Any]] = {group: [] for group in GROUPS}
@@ -78,25 +78,16 @@ def waves(
 
 def ask(case: Case, folder: Path, arch: str, home: str) -> None:
     """Write the kernels of cutlass that the trial of a case asks for, without compiling."""
-    from packager.backends.cutlass.module import kernels_for
+    from benchmarks.cutlass.portfolio import asked
     from packager.backends.cutlass.portfolio import group_of, to_json
-    from packager.pipeline.import_models import import_model
     from packager.pipeline.options import BuildOptions
-    from packager.pipeline.place import place
-    from packager.pipeline.request import make_build_request
-    from packager.placement.preparation import preparation_for
-    from packager.transforms.prepare import prepare
 
     path = folder / f"{case.name}.{KERNELS}"
     if path.exists():
         return
     model, targets_of_trial = exported(case, folder), case.targets(arch, home)
-    request = make_build_request(BuildOptions(model, targets=targets_of_trial, place="trial", precision=case.half))
-    targets = request.targets.specialized
-    placement = place(request, prepare(import_model(request), preparation_for(targets), request.targets.device))
-    taken = [verdict.partition for verdict in placement.verdicts if verdict.backend == "cutlass" and not verdict.reason]
-    target = next(target for target in targets if target.kind == "cutlass")
-    found = [[group_of(kernel_arch, arch), to_json(config)] for config, kernel_arch in kernels_for(taken, target)]
+    options = BuildOptions(model, targets=targets_of_trial, place="trial", precision=case.half)
+    found = [[group_of(kernel_arch, arch), to_json(config)] for config, kernel_arch in asked(options)]
     path.write_text(json.dumps(found))
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from packager.bundle.manifest import Dim
 from packager.errors import ModelError
 from packager.graph.dataflow import shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.symbolic import extent_interval, shape_variables, to_extent
+from packager.graph.symbolic import bounded_dims, extent_interval, shape_variables, to_extent
 from packager.ir.primitives import Partition
 from packager.ir.shapes import Extent
 
@@ -26,8 +25,7 @@ def make_profile(
     parameters = partition.function.params
     variables = shape_variables(parameters)
     bounds = [(max(low, 1), max(high, 1)) for low, high in partition.bounds]
-    dims = {f"v{place}": Dim(f"v{place}", low, high) for place, (low, high) in enumerate(bounds)}
-    symbols: IdentityMap[Extent] = IdentityMap(zip(variables, dims, strict=True))
+    symbols, dims = bounded_dims(variables, bounds)
     calls: list[IdentityMap[Extent]] = [
         IdentityMap((variable, size(low, high)) for variable, (low, high) in zip(variables, bounds, strict=True))
         for size in (min, _best(optimum), max)

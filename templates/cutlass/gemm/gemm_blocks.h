@@ -1,9 +1,10 @@
 /* d = act(alpha * a b + bias + beta * c) of few rows, where b has 4 or 8 bits an element, quantized in blocks along k.
  *
  * b's elements q are whole numbers: as halves q - zero is exact, and so are products with a in float32. The sum over a
- * block, or over what a lane takes of it, is scaled in float32. Of blocks of 16, which are less than a matrix instruction
- * takes, the elements are scaled, and rounded, as where they are dequantized at build time. A tile has 16 columns; a unit is 512 bytes of it, 16 of
- * each lane: `pack_weights` of packager/backends/cutlass/gemm/block_weights.py is their order. */
+ * block, or over what a lane takes of it, is scaled in float32. Of blocks of 16, which are less than a matrix
+ * instruction takes, the elements are scaled, and rounded, as where they are dequantized at build time. A tile has 16
+ * columns; a unit is 512 bytes of it, 16 of each lane: `pack_weights` of packager/backends/cutlass/gemm/block_weights.py
+ * is their order. */
 #pragma once
 
 #include "gemm_rows.h"

@@ -28,13 +28,12 @@ from packager.backends.cutlass.gemm.block_weights import (
 )
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, ceil_div, rank_gemm
 from packager.backends.problem_calls import bias_parameter
-from packager.bundle.manifest import Dim
 from packager.graph.block_weights import BlockFormat, format_of
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import bias_fits
-from packager.graph.symbolic import maximum, shape_variables
+from packager.graph.symbolic import bounded_dims, maximum, shape_variables
 from packager.ir.primitives import Packing, Parameter, Partition
 
 # So many rows are multiplied by the packed bits, 16 at a time: on an H100 48 take 0.6 to 1.2 of what they take by
@@ -134,9 +133,7 @@ def add_block_gemm(
 
 def most_rows(problem: BlockProblem, partition: Partition) -> int:
     """Return how many rows there may be at any site of a partition."""
-    variables = shape_variables(partition.function.params)
-    dims = {f"d{index}": Dim(f"d{index}", *bounds) for index, bounds in enumerate(partition.bounds)}
-    names = IdentityMap(zip(variables, dims, strict=True))
+    names, dims = bounded_dims(shape_variables(partition.function.params), partition.bounds)
     return math.prod(maximum(extent, names, dims) for extent in problem.rows)
 
 
