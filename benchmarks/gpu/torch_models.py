@@ -9,6 +9,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -219,4 +220,9 @@ def captured(run: Run) -> Run:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph.replay
+    return partial(_replay, graph, run)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, _run: Run) -> None:
+    """Replay a graph of a run, that has to live as long: its module's buffers are read in place."""
+    graph.replay()

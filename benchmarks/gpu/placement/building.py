@@ -117,7 +117,7 @@ def build_one(name: str, kind: str, folder: Path, arch: str, home: str, jobs: in
     targets = case.targets(arch, home, case.alone.get(kind))
     output = folder / f"{name}-{kind}.so"
     model, place = exported(case, folder), places.get(kind, "greedy")
-    packager.build(model, output, targets=targets, place=place, precision=case.half, jobs=jobs, golden=0)
+    packager.build(model, output, targets=targets, place=place, precision=case.half, jobs=jobs)
     if packed:
         pack(output)
 

@@ -146,6 +146,18 @@ def test_the_optimum_is_found_and_kept(trials: dict[str, Path], name: str, tmp_p
     np.testing.assert_array_equal(packager.load(built).run(inputs)["y"], packager.load(bound).run(inputs)["y"])
 
 
+def test_records_of_half_precision_place_a_build_with_golden_values(tmp_path: Path) -> None:
+    """The reference that golden values are computed by is a build in float32, whose regions the records do not know."""
+    trial = build(tmp_path, APART, precision="fp16")
+    records = tmp_path / "records.json"
+    records.write_bytes(measure(trial, rounds=7, seconds=1).records.to_json())
+    built = build(tmp_path, APART, "model.so", precision="fp16", place=records, golden=0)
+    manifest = packager.inspect(built).manifest
+    assert manifest.golden is not None
+    assert not manifest.choices
+    assert packager.verify(built, run=True).ok
+
+
 def test_candidates_are_measured_with_the_choices(tmp_path: Path) -> None:
     """Of functions that the fastest placement calls; the slow candidate is the usual one, and both plans have it."""
     targets = (
