@@ -64,7 +64,7 @@ def build(folder: Path, arch: str, only: str) -> None:
             bundle = folder / f"{model}_{name}.so"
             wanted = [f"cuda -arch={arch}", *targets]
             place = "trial" if name == "trial" else "greedy"
-            packager.build(path, bundle, targets=wanted, precision="fp16", golden=0, place=place)
+            packager.build(path, bundle, targets=wanted, precision="fp16", place=place)
             libraries = packager.inspect(bundle).manifest.requirements.libraries
             versions = [library.chosen_with for library in libraries if library.chosen_with]
             pack(bundle)

@@ -191,7 +191,7 @@ def build(folder: Path, arch: str, only: str) -> None:
             path = folder / f"{name}.onnx"
             states = export(name, path)
             targets = (f"cuda -arch={arch}", *TARGETS)
-            packager.build(path, path.with_suffix(".so"), targets=targets, golden=0, states=states)
+            packager.build(path, path.with_suffix(".so"), targets=targets, states=states)
             path.unlink()
             print("built", name, flush=True)
 

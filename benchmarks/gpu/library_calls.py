@@ -93,7 +93,7 @@ def build(folder: Path, arch: str, only: str) -> None:
                 continue
             for count in LAYERS:
                 path = folder / f"{chain}_{count}.so"
-                packager.build(write(chain, count, work), path, targets=[f"cuda -arch={arch}", target], golden=0)
+                packager.build(write(chain, count, work), path, targets=[f"cuda -arch={arch}", target])
                 libraries = packager.inspect(path).manifest.requirements.libraries
                 pack(path)
             found[chain] = {"arch": int(arch.strip("sm_af")), "calls": compile_calls(chain, arch, work, folder)}
