@@ -156,7 +156,7 @@ def measure(
         nbits = as_matmul_nbits(layer, level)
         onnx.save(nbits if level else as_qdq(layer), path)
         rows_dim = {"rows": (1, max(rows))}
-        made = packager.build(path, output=path.with_suffix(".so"), targets=targets, dims=rows_dim, golden=0)
+        made = packager.build(path, output=path.with_suffix(".so"), targets=targets, dims=rows_dim)
         rival = nbits.SerializeToString()
         source = np.ones(layer.read, np.uint8)
         target = source.copy()

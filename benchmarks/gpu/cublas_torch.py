@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.cublas_cases import linear_weights, mlp_weights
+from benchmarks.gpu.torch_models import captured
 
 TURNS, MILLISECONDS = 40, 2.0
 
@@ -46,16 +47,7 @@ def torch_graph(name: str, given: Mapping[str, Any]) -> Callable[[], Any] | None
         gate, up = functional.linear(x, w["gate"]), functional.linear(x, w["up"])
         return functional.linear(functional.silu(gate) * up, w["down"])
 
-    call = linear if name == "linear" else mlp
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side), torch.no_grad():
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        call()
-    return graph.replay
+    return captured(linear if name == "linear" else mlp)
 
 
 def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:

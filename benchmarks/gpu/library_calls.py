@@ -199,17 +199,9 @@ class Direct:
 
     def graph(self, count: int) -> Callable[[], Any]:
         """Return the replay of ``count`` layers as one CUDA graph."""
-        import torch
+        from benchmarks.gpu.torch_models import captured
 
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            self.enqueue(count)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.enqueue(count)
-        replay: Callable[[], Any] = graph.replay
-        return replay
+        return captured(lambda: self.enqueue(count))
 
 
 def _room(nbytes: int, scale: float) -> Any:

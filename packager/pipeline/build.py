@@ -178,7 +178,7 @@ def _reference(request: Request, workdir: Path, store: Cache) -> Path | None:
         output=reference,
         targets=parse_targets([]),
         precision=None,
-        place="greedy",  # records are of the regions that the Targets above have in half precision
+        place="greedy",  # what was measured is of the request's Targets and precision
         place_device=None,
         place_threads=None,
         golden=None,
