@@ -191,6 +191,44 @@ def test_functions_are_tried_after_choices_and_only_if_the_run_calls_them() -> N
     assert found.winner.vector == (1, 1, 1, 0)
 
 
+class TestFunctionsOfOneAlternative:
+    """Each choice's second alternative calls a function of its own, faster than the first with its last candidate."""
+
+    choices = 4
+
+    def cost(self, vector: Vector) -> float:
+        ways, candidates = vector[: self.choices], vector[self.choices :]
+        return 400.0 + sum((5, 2, -6)[digit] for way, digit in zip(ways, candidates, strict=True) if way)
+
+    def calls(self, vector: Vector) -> dict[int, int]:
+        ways = enumerate(vector[: self.choices])
+        return dict.fromkeys(range(self.choices), 1) | {self.choices + place: way for place, way in ways}
+
+    def found(self, seconds: float | None = None) -> Found:
+        places = space([2] * self.choices + [3] * self.choices, functions=self.choices).places
+        usual = (0,) * self.choices
+        plans = (Plan("first", usual + usual), Plan("second", (1,) * self.choices + usual))
+        return search(
+            Space(places, plans), Simulated(self.cost, 0.001), Effort(seconds=seconds, children=24), calls=self.calls
+        )
+
+    def test_what_only_the_evolution_calls_is_measured(self) -> None:
+        found = self.found()
+        used = [place for place in range(self.choices) if found.winner.vector[place]]
+        assert used
+        measured = {each.place: each for each in found.places}
+        for place in used:
+            times = measured[self.choices + place].us
+            assert found.winner.vector[self.choices + place] == times.index(min(times)) == 2
+
+    @pytest.mark.parametrize("milliseconds", range(40, 600, 40))
+    def test_what_was_not_measured_is_as_before(self, milliseconds: int) -> None:
+        found = self.found(milliseconds * 1e-3)
+        measured = {each.place for each in found.places}
+        called = [place for place, count in self.calls(found.winner.vector).items() if count and place >= self.choices]
+        assert not [place for place in called if found.winner.vector[place] and place not in measured]
+
+
 class TestTime:
     sizes = (4,) * 8
 

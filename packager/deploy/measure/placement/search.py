@@ -198,9 +198,10 @@ class _Search:
         return losses is None or max(losses[digit] for digit in self.digits[index]) > MATTERS
 
     def refine(self) -> None:
-        """Measure places again where the fastest vector so far has an alternative that was slower in the descent."""
+        """Measure places again where the fastest vector so far has an alternative that was slower in the descent, and
+        those that only a vector of the evolution uses."""
         vector = self.ledger.measured()[0]
-        doubtful = [index for index, measured in self.places.items() if measured.slower(vector[index])]
+        doubtful = [index for index in self.order if self._is_doubtful(index, vector)]
         for number, index in enumerate(doubtful):
             if not self._is_open(index, vector) or not self.budget.has_time(self._descent_work([index])):
                 continue
@@ -210,6 +211,10 @@ class _Search:
                 self._descent_work(doubtful[number:]) + self.budget.final_work,
             )
             vector = self._choose(index, vector)
+
+    def _is_doubtful(self, index: int, vector: Vector) -> bool:
+        measured = self.places.get(index)
+        return self._is_open(index, vector) if measured is None else measured.slower(vector[index])
 
     def _choose(self, index: int, vector: Vector) -> Vector:
         digits = tuple(dict.fromkeys((*self.digits[index], vector[index])))
@@ -263,7 +268,8 @@ class _Search:
         """Compare the fastest vectors with all plans in turns; the earliest within the noise of the fastest wins."""
         best_plan = min(self.plans, key=lambda vector: self.ledger.estimate(vector).ratio)
         fastest = self.ledger.measured()
-        found = [v for v in fastest[: fastest.index(best_plan)] if v not in self.plans][:FINALISTS]
+        faster = [self._without_unmeasured(v, best_plan) for v in fastest[: fastest.index(best_plan)]]
+        found = [v for v in dict.fromkeys(faster) if v not in self.plans][:FINALISTS]
         if found and (simpler := self._simplified(found[0], best_plan)) not in (*self.plans, *found):
             found.append(simpler)
         found.sort(key=lambda vector: sum(a != b for a, b in zip(vector, best_plan, strict=True)))
@@ -280,6 +286,13 @@ class _Search:
             vectors=len(self.ledger.measured()),
             drift=self.ledger.drift,
             warnings=(*self.warnings, *self.ledger.drift.warnings),
+        )
+
+    def _without_unmeasured(self, vector: Vector, plan: Vector) -> Vector:
+        """Return a vector whose functions are as in the plan where no candidates were measured: no record has these."""
+        return tuple(
+            plan[index] if place.is_function and index not in self.places else vector[index]
+            for index, place in enumerate(self.space.places)
         )
 
     def _simplified(self, vector: Vector, plan: Vector) -> Vector:
