@@ -57,7 +57,10 @@ def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
 
 
 def turns_of(runs: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Return the microseconds of a run in each turn; each is run for 2 ms at a time, in turns."""
+    """Return the microseconds of a run in each turn; each is run for 2 ms at a time, in an order that changes.
+
+    So none always follows the same other one, whose load the clocks remember.
+    """
 
     def timed(call: Callable[[], Any], repeats: int) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -72,8 +75,8 @@ def turns_of(runs: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
         timed(call, 10)
     repeats = {name: max(2, int(MILLISECONDS / timed(call, 10))) for name, call in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
-    for turn in range(TURNS):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    names, order = list(runs), np.random.default_rng(0)
+    for _ in range(TURNS):
+        for name in order.permutation(names):
             times[name].append(timed(runs[name], repeats[name]) * 1e3)
     return times

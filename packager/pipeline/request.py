@@ -20,6 +20,7 @@ from packager.pipeline.options import BuildOptions, StrPath, paths_of
 from packager.targets.target_list import DEFAULT_TARGETS, TargetList, parse_targets, with_attribute
 
 if TYPE_CHECKING:
+    from packager.backends.base import Target
     from packager.bundle.arrays import Array
 
 PRECISIONS = ("fp16", "bf16")
@@ -90,11 +91,12 @@ def make_build_request(options: BuildOptions) -> Request:
     output = _path(options.output)
     dims = {key: check_argument(key, value) for key, value in (options.dims or {}).items()}
     check_count(buckets_of(dims))
+    place = _place(options)
     return Request(
         model=first,
         more_models=tuple(more),
         output=output or Path(f"lib{prefix}.a" if prefix else f"{first.stem}.so"),
-        targets=_targets(options),
+        targets=_targets(options, place),
         dims=dims,
         name=options.name or (output.stem if more and output else first.stem),
         header=_path(options.header),
@@ -108,7 +110,7 @@ def make_build_request(options: BuildOptions) -> Request:
         precision=options.precision,
         states=dict(options.states or {}),
         frozen=frozen_arrays(options.freeze or {}),
-        place=_place(options),
+        place=place,
         place_device=options.place_device,
         place_threads=options.place_threads,
         alternatives=options.alternatives,
@@ -173,7 +175,7 @@ def _check_several(models: Sequence[Path], options: BuildOptions) -> None:
         raise UsageError(f"--golden {golden}: of several models only a seed", hint="for example: --golden 0")
 
 
-def _targets(options: BuildOptions) -> TargetList:
+def _targets(options: BuildOptions, place: PlacementRule | Path) -> TargetList:
     """Return the Targets, modified by other options; operator libraries take precedence over all backends."""
     given = options.targets
     listed = [given] if isinstance(given, (str, Mapping)) else given
@@ -181,7 +183,13 @@ def _targets(options: BuildOptions) -> TargetList:
     external = [{"kind": "external", "libraries": libraries}] if libraries else []
     parsed = parse_targets([*external, *(listed or DEFAULT_TARGETS)])
     parsed.require_one_device()
-    return _with_tuning(_with_cuda_home(parsed, options.cuda_home), paths_of(options.tuning))
+    targets = _with_cuda_home(parsed, options.cuda_home)
+    if place not in PLACEMENTS:  # candidates were measured together with the placement
+        targets = _with_tuning(targets, paths_of(place))
+    tuning = paths_of(options.tuning)
+    if tuning and not any(map(_reads_tuning, targets.specialized)):
+        raise UsageError("--tuning is given, but no Target reads tuning records", hint="for example: -t cutlass")
+    return _with_tuning(targets, tuning)
 
 
 def _with_cuda_home(targets: TargetList, home: StrPath | None) -> TargetList:
@@ -201,19 +209,19 @@ def _with_cuda_home(targets: TargetList, home: StrPath | None) -> TargetList:
 
 
 def _with_tuning(targets: TargetList, files: Sequence[Path]) -> TargetList:
-    """Add tuning record files to all Targets that read them. Raises UsageError if none does."""
-    if not files:
-        return targets
+    """Add tuning record files to all Targets that read them."""
     names = tuple(os.fspath(file) for file in files)
     changed = tuple(
         with_attribute(target, "tuning", (*target.options.tuning, *names), targets.base_of(target))
-        if hasattr(target.options, "tuning")
+        if names and _reads_tuning(target)
         else target
         for target in targets.specialized
     )
-    if changed == targets.specialized:
-        raise UsageError("--tuning is given, but no Target reads tuning records", hint="for example: -t cutlass")
     return dataclasses.replace(targets, specialized=changed)
+
+
+def _reads_tuning(target: Target) -> bool:
+    return hasattr(target.options, "tuning")
 
 
 def _path(given: StrPath | None) -> Path | None:

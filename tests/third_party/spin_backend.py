@@ -34,6 +34,7 @@ from packager.backends.api import (
     attribute,
     run,
 )
+from packager.bundle.tuning_records import read_records
 from packager.errors import UsageError
 
 TERMS = 9  # of the series: 3^19/19! is 1e-8
@@ -62,6 +63,7 @@ class SpinOptions(PartitionOptions):
     after: tuple[str, ...] = attribute((), "Microseconds right behind another operator of the same backend")
     merged: tuple[str, ...] = attribute((), "Microseconds in a partition of several operators")
     slower: int = attribute(0, "How much longer the usual one of two candidates takes; 0: there is one", minimum=0)
+    tuning: tuple[str, ...] = attribute((), "Files of records that packager tune wrote", is_path=True)
 
 
 def _times(items: Sequence[str]) -> dict[str, int]:
@@ -136,7 +138,9 @@ def _render(partition: Partition, options: Any) -> tuple[str, FunctionGroup]:
     several = len(bindings) > 1
     usual, warm = (sum((merged if several else times)[name] for name in operators) for times in (alone, after))
     choice = ["int64_t choice"] if options.slower else []
-    extra = f"(choice == 0 ? {options.slower} : 0)" if options.slower else "0"
+    problem = f"spin {'+'.join(operators)} {_count(results[0].ty)}"
+    ways = tuple(r.chosen for r in read_records(options.tuning).records if r.problem == problem) or ("slow", "fast")
+    extra = f"(choice == {ways.index('slow')} ? {options.slower} : 0)" if options.slower and "slow" in ways else "0"
     loops = "".join(
         _loop(name, names[b.value.args[0].__chandle__()], names[b.var.__chandle__()], _count(b.var.ty))
         for name, b in zip(operators, bindings, strict=True)
@@ -158,8 +162,7 @@ def _render(partition: Partition, options: Any) -> tuple[str, FunctionGroup]:
         *(Parameter("workspace", i, written=True) for i in range(len(inner))),
     )
     workspaces = tuple(4 * _count(variable.ty) for variable in inner)
-    problem = f"spin {'+'.join(operators)} {_count(results[0].ty)}"
-    candidates = Candidates(problem, ("slow", "fast"), "spin-1", 0) if options.slower else None
+    candidates = Candidates(problem, ways, "spin-1", 0) if options.slower else None
     return text, FunctionGroup((PrimitiveFunction(symbol, parameters, candidates=candidates),), (), workspaces)
 
 

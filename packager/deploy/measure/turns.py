@@ -1,7 +1,8 @@
 """Sessions of one bundle that differ in their selections, measured in turns.
 
 Measures whole runs, as CUDA graphs on a GPU, so that caches are in their real state. Sessions are interleaved, so that
-other load affects all equally.
+other load affects all equally, and in another order in each round: what one leaves of clocks and caches must not always
+count for the same other one.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ class Turns:
                 first = min(self.clock.time(runs, 3))
             fastest = max(first, SHORTEST_US)
             repeats = max(1, math.ceil(TURN_MS * 1e3 / fastest))
+            order = np.random.default_rng(rounds)
             for index in range(rounds):
-                turn = [(index + place) % len(runs) for place in range(len(runs))]
+                turn = order.permutation(len(runs))
                 times[index, turn] = self.clock.time([runs[place] for place in turn], repeats)
         return times
 

@@ -181,6 +181,13 @@ def test_candidates_are_measured_with_the_choices(tmp_path: Path) -> None:
     used = {entry.problem: entry.candidates[entry.chosen] for entry in packager.inspect(bound).manifest.selection}
     assert used == {problem: "fast" if "sin" in problem else "slow" for problem in symbols.values()}
     assert packager.verify(bound).ok
+    records = tmp_path / "records.json"
+    records.write_bytes(result.records.to_json())
+    linked = packager.build(tmp_path / "chain.onnx", tmp_path / "linked.so", targets=targets, place=records)
+    assert {entry.problem: entry.candidates for entry in packager.inspect(linked).manifest.selection} == {
+        "spin sin 65536": ("fast",),
+        "spin sinh 65536": ("fast",),
+    }
 
 
 def outputs(bundle: packager.Bundle, digits: Sequence[int], inputs: Any) -> np.ndarray:
