@@ -174,3 +174,4 @@ class LoweredModel:
     tables: Mapping[str, Array]
     call_sources: tuple[CallSource, ...]
     placement: PlacementRecord | None = None
+    device: str = "cpu"

@@ -104,9 +104,6 @@ class Packing:
 class FunctionGroup:
     """The primitive functions that implement one PrimFunc or partition, in call order.
 
-    Its functions run fastest if what they read and write is at multiples of ``alignment`` bytes, 64 or, on the GPU,
-    256: tensors in the arena are then, callers' need not be.
-
     ``parameters`` are the shapes of its arguments, results last: a tuple of extents for a tensor, a variable for a
     scalar. ``workspaces`` are sizes in bytes. Both, like the functions' scalars, use the same shape variables. For
     partitions packager fills in ``parameters``, ``composite`` and ``cost``; a kernel's cost is computed from its
@@ -117,7 +114,6 @@ class FunctionGroup:
     functions: tuple[PrimitiveFunction, ...]
     parameters: tuple[Any, ...] = ()
     workspaces: tuple[Any, ...] = ()
-    alignment: int = 64
     packings: tuple[Packing, ...] = ()
     composite: str | None = None
     cost: Cost | None = None

@@ -76,6 +76,7 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
         tables={f"{o.kind}.{name}": array for o in model.backends for name, array in o.constants.items()},
         call_sources=tuple(calls),
         placement=model.placement,
+        device=device.name,
     )
 
 

@@ -14,7 +14,7 @@ from packager.ir.call_plan import Branch, Call, Index, Memory, Operand, Subject,
 from packager.ir.model import CallSource, NamedArray
 from packager.ir.primitives import Cost, FunctionGroup, Kernel, PrimitiveFunction
 from packager.ir.shapes import Extent
-from packager.plan.arena import ALIGNMENT, Buffer
+from packager.plan.arena import Buffer
 
 # Calls below this work (about 10 us) run on one thread: parallelizing costs more than it saves. One byte of traffic
 # counts as BYTE_WORK FLOPs.
@@ -32,18 +32,16 @@ class PlannedTensor:
         self.constant: tuple[str, NamedArray] | None = None  # its content, if it is a constant of main
         self.first: int | None = None  # its lifetime, in steps
         self.last: int | None = None
-        self.alignment = ALIGNMENT  # that its readers and writers want
         self.moved: PlannedTensor | None = None  # whose memory it has instead, decided after calls were planned
 
-    def touch(self, step: int, alignment: int = ALIGNMENT) -> None:
-        """Extend its lifetime to a step, which wants it aligned; steps must not decrease."""
+    def touch(self, step: int) -> None:
+        """Extend its lifetime to a step; steps must not decrease."""
         self.first = step if self.first is None else self.first
         self.last = step
-        self.alignment = max(self.alignment, alignment)
 
     def buffer(self, nbytes: int, digits: Mapping[int, int]) -> Buffer:
         """Return its request for a place in the arena."""
-        return Buffer(nbytes, self.first or 0, self.last or 0, digits, self.alignment)
+        return Buffer(nbytes, self.first or 0, self.last or 0, digits)
 
 
 class Alias(PlannedTensor):
@@ -61,11 +59,11 @@ class Placed(PlannedTensor):
         super().__init__(Operand("placed", 0), view.shape, view.dtype)
         self.parts = parts
 
-    def touch(self, step: int, alignment: int = ALIGNMENT) -> None:
+    def touch(self, step: int) -> None:
         """Extend the lifetime of all parts."""
-        super().touch(step, alignment)
+        super().touch(step)
         for part in self.parts:
-            root(part).touch(step, alignment)
+            root(part).touch(step)
 
     def memory(self) -> Memory:
         """Return its memory, after all tensors are allocated."""

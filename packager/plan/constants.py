@@ -15,8 +15,10 @@ from packager.bundle.arrays import Array
 from packager.bundle.hashing import sha256_of_array
 from packager.bundle.manifest import Constant, TensorSpec
 from packager.ir.constants import ConstantSlot, ConstantTable, ConstantView
-from packager.plan.arena import align
+from packager.plan.arena import ALIGNMENTS, align
 from packager.plan.constant_views import find_view
+
+DENSE = max(ALIGNMENTS.values())
 
 
 @dataclass
@@ -87,15 +89,16 @@ class ConstantBuilder:
         """Return the manifest's name of a slot's content: its first name."""
         return self._entries[self._slots[slot].entry].names[0]
 
-    def build(self, *, packed: bool, originals: Mapping[str, Array]) -> ConstantTable:
+    def build(self, alignment: int | None, *, originals: Mapping[str, Array]) -> ConstantTable:
         """Return the table: records in offset order, and the slots by number.
 
-        ``originals`` are the model's constants. Contents are aligned to 64 bytes; ``packed`` leaves no gaps, and sorts
-        by element size, largest first, to keep each aligned to its element size.
+        ``originals`` are the model's constants. Contents lie at multiples of ``alignment`` bytes. With None there are no
+        gaps: first come contents of multiples of DENSE bytes, which large ones are, then the others by their element
+        size, largest first, to keep each aligned to that.
         """
         order = list(range(len(self._entries)))
-        if packed:
-            order.sort(key=lambda index: -self._entries[index].array.itemsize)
+        if alignment is None:
+            order.sort(key=lambda index: _place_without_gaps(self._entries[index].array))
         offsets = [0] * len(order)
         records = []
         end = 0
@@ -115,7 +118,7 @@ class ConstantBuilder:
                     sha256=entry.sha256,
                 )
             )
-            end += array.nbytes if packed else align(array.nbytes)
+            end += array.nbytes if alignment is None else align(array.nbytes, alignment)
         slots = tuple(
             ConstantSlot(slot.name, offsets[slot.entry], slot.array.nbytes, slot.sources, _slot_view(slot, originals))
             for slot in self._slots
@@ -134,3 +137,7 @@ def _slot_view(slot: _Slot, originals: Mapping[str, Array]) -> ConstantView | No
     """Return the view through which a slot reads one of its sources, or None."""
     views = (find_view(slot.array, name, originals[name]) for name in slot.sources if name in originals)
     return next(filter(None, views), None)
+
+
+def _place_without_gaps(array: Array) -> tuple[bool, int]:
+    return (array.nbytes % DENSE > 0, -array.itemsize)

@@ -76,10 +76,10 @@ def _used(expr: Any, places: IdentityMap[int]) -> list[int]:
 class StateMemory:
     """Allocates the states of all entries, shared by name, and slots for their initial values."""
 
-    def __init__(self, constants: ConstantBuilder) -> None:
+    def __init__(self, constants: ConstantBuilder, alignment: int) -> None:
         self.planned: dict[str, PlannedState] = {}
         self.nbytes = 0
-        self._constants = constants
+        self._constants, self._alignment = constants, alignment
 
     def allocate(self, state: State, spec: TensorSpec) -> Operand:
         """Return the memory of a state; ``spec`` has its type, which is static."""
@@ -92,7 +92,7 @@ class StateMemory:
             nbytes = math.prod(extents) * DTYPES[spec.dtype].itemsize
             planned = StateSpec(state.name, state.output, spec.dtype, extents, self.nbytes, nbytes, initial)
             self.planned[state.name] = PlannedState(planned, slot)
-            self.nbytes += align(nbytes)
+            self.nbytes += align(nbytes, self._alignment)
         return Operand("state", self.planned[state.name].spec.offset)
 
 

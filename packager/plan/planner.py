@@ -24,7 +24,7 @@ from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.alternatives import write_to_outputs
-from packager.plan.arena import allocate
+from packager.plan.arena import ALIGNMENTS, allocate
 from packager.plan.branches import assign_branches, digits_of_tensors
 from packager.plan.buckets import gather_variants
 from packager.plan.call_graph import call_graph
@@ -52,7 +52,8 @@ def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
 class _Planner(Values):
     def __init__(self, model: LoweredModel) -> None:
         super().__init__(model)
-        self.states = StateMemory(self.constants)
+        self.alignment = ALIGNMENTS[model.device]
+        self.states = StateMemory(self.constants, self.alignment)
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
         self.calls: list[PlannedCall] = []
@@ -79,7 +80,7 @@ class _Planner(Values):
             functions=tuple(functions.values()),
             primitives=tuple(recorder.primitives.values()),
             arena_bytes=max(entry.arena_bytes for entry in planned),
-            constants=self.constants.build(packed=packed_constants, originals=self.model.weights),
+            constants=self.constants.build(None if packed_constants else self.alignment, originals=self.model.weights),
             selection=selection,
             placement=self.model.placement,
             states=tuple(self.states.planned.values()),
@@ -210,7 +211,7 @@ class _Planner(Values):
                 for parameter in function.parameters
             ]
             for tensor in operands:
-                self._read(tensor).touch(len(self.calls), group.alignment)
+                self._read(tensor).touch(len(self.calls))
             self.calls.append(PlannedCall(function, group, operands, names, source, elements=elements))
         return tuple(results) if is_tuple else results[0]
 
@@ -288,7 +289,7 @@ class _Planner(Values):
         self.control_flow.finish()
         planned = [t for t in self.tensors if t.operand is None and t.moved is None and t.first is not None]
         digits = digits_of_tensors(self.calls, used)
-        offsets, total = allocate([t.buffer(self.nbytes(t), digits(t)) for t in planned])
+        offsets, total = allocate([t.buffer(self.nbytes(t), digits(t)) for t in planned], self.alignment)
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)
         return total

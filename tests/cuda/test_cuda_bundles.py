@@ -108,6 +108,9 @@ def test_what_is_in_the_file(bundle: Path) -> None:
     assert not [name for name in manifest.requirements.needed if "cuda" in name]
     assert [record.kind for record in manifest.backends if record.primitives] == ["cuda"]
     assert manifest.golden is not None
+    offsets = [constant.offset for constant in manifest.constants]
+    assert len(offsets) > 2
+    assert not any(offset % 256 for offset in offsets)
 
 
 def test_the_code_is_what_an_independent_reader_finds(bundle: Path) -> None:

@@ -93,22 +93,23 @@ def gpu_alone(folder: Path) -> Iterator[None]:
 class Rivals:
     """A network in torch: its inputs, what float64 computes, its best runs, and what these differ."""
 
-    def __init__(self, case: Case, *, compiled: bool) -> None:
+    def __init__(self, case: Case, folder: Path, *, compiled: bool) -> None:
         module, self.inputs = zoo.module_of(ENTRIES[case.model], case.batch)
         dtype = DTYPES[case.precision]
-        with torch.no_grad():
+        with torch.no_grad(), gpu_alone(folder):  # doubles keep a GPU busy
             exactly, doubles = zoo.given_to(module, self.inputs, torch.float64)
             self.exact = exactly(*doubles)
             del exactly
             single, singles = zoo.given_to(module, self.inputs, dtype)
             self.error = zoo.error(single(*singles), self.exact)
+        with torch.no_grad():
             self.runs: Runs = zoo.torch_runs(module, self.inputs, dtype, compiled=compiled)
         torch.cuda.synchronize()
 
 
 def measure_tuned(case: Case, folder: Path, seconds: float, *, compiled: bool) -> dict[str, Any]:
     """Tune a trial; return what it chose, and errors and times of that, of single backends and of torch."""
-    rivals = Rivals(case, compiled=compiled)
+    rivals = Rivals(case, folder, compiled=compiled)
     path = bundle_of(case, "trial", folder)
     with gpu_alone(folder), ExitStack() as stack:
         start = time.perf_counter()
@@ -155,7 +156,7 @@ def selections_of(bundle: Any, result: TuneResult) -> dict[str, dict[str, str]]:
 
 def measure_linked(case: Case, folder: Path, *, compiled: bool) -> dict[str, Any]:
     """Return errors and times of the bundle that records make, of those of single backends, and of torch."""
-    rivals = Rivals(case, compiled=compiled)
+    rivals = Rivals(case, folder, compiled=compiled)
     kinds = [kind for kind in ("placed", *case.alone) if is_built(case, kind, folder)]
     paths = {kind: bundle_of(case, kind, folder) for kind in kinds}
     with gpu_alone(folder), ExitStack() as stack:

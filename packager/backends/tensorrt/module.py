@@ -142,7 +142,6 @@ def group_of(function: EngineFunction) -> FunctionGroup:
     return FunctionGroup(
         (PrimitiveFunction(function.symbol, function.parameters, function.scalars),),
         workspaces=(function.workspace,),
-        alignment=ALIGNMENT,
         libraries=(symbol_of(function.engine.library),),
     )
 
