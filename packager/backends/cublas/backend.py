@@ -65,7 +65,7 @@ class CublasBackend:
     def preparation(self, target: Target) -> Preparation:
         """Return that what is quantized is to be computed so, as far as it is taken."""
         whole, narrow = ("int8" in target.options.operators, "float8" in target.options.operators)
-        return Preparation(integer_matmuls=whole, float8_matmuls=narrow, float8_halves=narrow)
+        return Preparation(integer_matmuls=whole, signed_data=whole, float8_matmuls=narrow, float8_halves=narrow)
 
     def patterns(self, target: Target) -> Sequence[Search]:
         """Return what it takes."""

@@ -94,21 +94,52 @@ def test_sums_of_int8(tmp_path: Path, columns: int, count: int) -> None:
         assert (problem.dtype, problem.out, len(problem.chain.variables)) == ("int8", "int32", 1)
 
 
-def test_uint8_is_left(tmp_path: Path) -> None:
-    """The library multiplies no unsigned numbers."""
-    path = save(tmp_path, HEAD + QDQ + FULL, np.int8)
+def stored_as(path: Path, kind: Any, *names: str, fill: int = 0) -> Path:
+    """Turn initializers into others of 8 bits, all elements of which are ``fill``."""
     model = onnx.load(path)
     for tensor in model.graph.initializer:
-        if tensor.name == "z":
-            tensor.data_type = onnx.TensorProto.UINT8
+        if tensor.name in names:
+            array = np.full(list(tensor.dims), fill, kind)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     onnx.save(model, path)
-    assert found(path, ALL) == []
+    return path
 
 
-def test_a_pointwise_convolution_of_int8(tmp_path: Path) -> None:
-    text = """<ir_version: 10, opset_import: ["": 21]> net (int8[n,64,5,5] x) => (int8[n,48,5,5] y) {
-      y = QLinearConv(x, s, z, w, sw, zw, t, z) }"""
-    path = save(tmp_path, text, np.int8)
+@pytest.mark.parametrize("zero", [0, 128, 201])
+def test_uint8_is_multiplied_as_int8(tmp_path: Path, zero: int) -> None:
+    """The library multiplies no unsigned numbers: data is quantized to int8, or its sign bit is flipped."""
+    path = stored_as(save(tmp_path, HEAD + QDQ + FULL, np.int8), np.uint8, "z", fill=zero)
+    (problem,) = found(path, ALL)
+    assert (problem.dtype, problem.out) == ("int8", "int32")
+    assert found(path, "cublas -operators=dense,float8") == []
+
+
+@pytest.mark.parametrize("zero", [128, 3])
+def test_weights_of_uint8(tmp_path: Path, zero: int) -> None:
+    """With any zero point: of those beyond int8 the sums of rows are TVM's."""
+    path = stored_as(save(tmp_path, HEAD + QDQ + FULL, np.int8), np.uint8, "zw", fill=zero)
+    model = onnx.load(path)
+    (weights,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
+    weights.data_type = onnx.TensorProto.UINT8
+    onnx.save(model, path)
+    (problem,) = found(path, ALL)
+    assert (problem.dtype, problem.out) == ("int8", "int32")
+
+
+def test_dynamic_quantization(tmp_path: Path) -> None:
+    """The zero point of the data, which the model computes, is no part of the product."""
+    text = """<ir_version: 8, opset_import: ["": 17]> net (float[n,64] x) => (int32[n,48] y)
+      { q, r, o = DynamicQuantizeLinear(x) y = MatMulInteger(q, w, o) }"""
+    (problem,) = found(save(tmp_path, text, np.int8), ALL)
+    assert (problem.dtype, problem.out, problem.layout) == ("int8", "int32", "packed")
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_a_pointwise_convolution(tmp_path: Path, kind: Any) -> None:
+    name = np.dtype(kind).name
+    text = f"""<ir_version: 10, opset_import: ["": 21]> net ({name}[n,64,5,5] x) => ({name}[n,48,5,5] y) {{
+      y = QLinearConv(x, s, z, w, sw, zw, t, z) }}"""
+    path = stored_as(save(tmp_path, text, np.int8), kind, "z", fill=7)
     model = onnx.load(path)
     (weights,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
     weights.dims[:] = [48, 64, 1, 1]
