@@ -70,7 +70,7 @@ class Emitter:
             case Linear():
                 return evaluate(self, value, name)
             case Shifted():
-                return flipped(self, value.value, name)
+                return flipped(self.emit, value.value, name)
         parts = [dequantize(self, part, "") for part in value.parts]
         return self.emit(relax.op.concat(parts, value.axis), name)
 

@@ -138,7 +138,7 @@ def _operands(emitter: Emitter, call: relax.Call) -> tuple[Quantized, Quantized]
         return None
     if data.stored not in BYTES or weight.stored not in BYTES:
         return None
-    return as_stored(emitter, data, emitter.data), weight
+    return as_stored(emitter.emit, data, emitter.data), weight
 
 
 def _weights(emitter: Emitter, weight: Quantized, *, summed: int) -> _Weights | None:
