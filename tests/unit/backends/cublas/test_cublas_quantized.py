@@ -306,6 +306,26 @@ def test_the_module_scales_columns(tmp_path: Path) -> None:
     assert loaded_library(CublasOptions(), scales_columns=False).least == "12.0"
 
 
+def test_ones_for_rows_of_two_dims(tmp_path: Path) -> None:
+    """As many as both dims together allow; the matrix is transposed, as torch's layers write it."""
+    path = half_model(tmp_path, np.float16, 48)
+    text = """<ir_version: 10, opset_import: ["": 21]> net (float16[n,m,64] x) => (float16[k,48] y) {
+      rows = Reshape(x, shape) xq = QuantizeLinear(rows, s, z) xd = DequantizeLinear(xq, s, z)
+      wd = DequantizeLinear <axis = 0> (w, sw, zw) y = Gemm <transB = 1> (xd, wd, b) }"""
+    model = onnx.parser.parse_model(text)
+    for tensor in onnx.load(path).graph.initializer:
+        if tensor.name == "w":
+            tensor.dims[:] = [48, 64]
+        if tensor.name != "t":
+            model.graph.initializer.append(tensor)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1, 64]), "shape"))
+    onnx.save(model, path)
+    placed = placed_file(path, targets=("cuda -arch=sm_90a", "cublas"), dims={"n": (1, 8), "m": (1, 5)})
+    (draft,) = (draft_partition(one.partition, CublasOptions()) for one in placed.partitions.values())
+    assert (draft.rows, draft.problem.columns, draft.problem.depth) == (40, 48, 64)
+    assert draft.problem.scales is not None
+
+
 def assert_compiles(text: str, folder: Path) -> None:
     (folder / "cublas.c").write_text(text)
     strict = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", *include_flags("cublas"), "-c", "cublas.c"]
