@@ -11,8 +11,9 @@ class Preparation:
 
     ``channels_last``: convolutions and poolings with channels last on the CPU too. ``integer_matmuls``:
     QDQ is converted to integer matmuls and convolutions, uint8 or int8 times constant int8 weights, accumulated in
-    int32. ``float8_matmuls``: likewise for float8 (e4m3), accumulated in float32, where 16 divides the extents;
-    ``float8_halves``: also those that the model computes in half precision.
+    int32. ``signed_data``: on the GPU their data is int8, uint8 becomes it. ``float8_matmuls``: likewise for float8
+    (e4m3), accumulated in float32, where 16 divides the extents; ``float8_halves``: also those that the model computes
+    in half precision.
     ``block_products``: products with weights that are quantized in blocks get these packed; on the GPU those of
     half precision that may have few rows, or with ``every_block_product`` of any number.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
@@ -26,6 +27,7 @@ class Preparation:
 
     channels_last: bool = False
     integer_matmuls: bool = False
+    signed_data: bool = False
     float8_matmuls: bool = False
     float8_halves: bool = False
     block_products: bool = False

@@ -46,7 +46,7 @@ def align(nbytes: int, alignment: int) -> int:
 
 
 def allocate(buffers: Sequence[Buffer], alignment: int) -> tuple[list[int], int]:
-    """Return the offset of each buffer, in order, and the size of the arena; all are multiples of ``alignment`` bytes."""
+    """Return the offset of each buffer, in order, and the size of the arena: multiples of ``alignment`` bytes."""
     offsets = [0] * len(buffers)
     placed: list[tuple[int, int, Buffer]] = []  # offset, end, buffer; sorted by offset
     total = 0

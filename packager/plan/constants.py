@@ -92,8 +92,8 @@ class ConstantBuilder:
     def build(self, alignment: int | None, *, originals: Mapping[str, Array]) -> ConstantTable:
         """Return the table: records in offset order, and the slots by number.
 
-        ``originals`` are the model's constants. Contents lie at multiples of ``alignment`` bytes. With None there are no
-        gaps: first come contents of multiples of DENSE bytes, which large ones are, then the others by their element
+        ``originals`` are the model's constants. Contents lie at multiples of ``alignment`` bytes. With None there are
+        no gaps: first come contents of multiples of DENSE bytes, which large ones are, then the others by their element
         size, largest first, to keep each aligned to that.
         """
         order = list(range(len(self._entries)))

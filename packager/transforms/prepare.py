@@ -56,7 +56,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     symmetric = device == "cuda" and not wanted.planar_convolutions
     module = merge_pads(apply(TIDY, drop_no_ops(module)), symmetric=symmetric)
     if wanted.integer_matmuls:
-        module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants, unsigned=device == "cpu")
+        data = "uint8" if device == "cpu" else "int8" if wanted.signed_data else None
+        module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants, data=data)
     if wanted.float8_matmuls:
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs, halves=wanted.float8_halves)
     if device == "cpu":

@@ -13,32 +13,36 @@
 #include "packager_cuda.h"
 #include "packager_library.h"
 
+/* What is scaled by more than alpha: results of 8 bits by a gain, or each column. */
+enum { PK_CUBLAS_GAIN = 1, PK_CUBLAS_COLUMNS = 2 };
+
 /* What cuBLASLt's choice depends on. No padding: keys are compared byte by byte. */
 typedef struct {
   int64_t m, n, k, batch;
   int64_t batch_a, batch_b, batch_d; /* elements from one matrix to the next; b's is 0 where all share it */
   uint64_t workspace_bytes;
   int32_t type, out, wide; /* CUDA_R_... of a and b; of d; of bias and c, which have no type of 8 bits */
-  int32_t b_is_kn;       /* else b is [n, k] */
-  int32_t epilogue;      /* CUBLASLT_EPILOGUE_... */
-  int32_t rank, answers; /* which of how many of the library's answers, best first */
-  int32_t has_gain;
-  float alpha, beta; /* of int8 1 and 0 */
+  int32_t b_is_kn;         /* else b is [n, k] */
+  int32_t epilogue;        /* CUBLASLT_EPILOGUE_... */
+  int32_t rank, answers;   /* which of how many of the library's answers, best first */
+  int32_t scaled;          /* PK_CUBLAS_..., or 0 */
+  float alpha, beta;       /* of int8 1 and 0 */
 } pk_cublas_key_t;
 
-/* d = act(alpha * a b + bias + beta * c) * gain, for each matrix of the batch. */
+/* d = act(alpha * a b * columns + bias + beta * c) * gain, for each matrix of the batch. */
 typedef struct {
-  const void *a;    /* [batch, m, k] */
-  const void *b;    /* [batch, n, k] or [batch, k, n] */
-  const void *bias; /* [n], or NULL */
-  const float *gain; /* [1], or NULL */
-  const void *c;    /* [batch, m, n], the residual; NULL where beta is 0 */
-  void *d;          /* [batch, m, n] */
+  const void *a;               /* [batch, m, k] */
+  const void *b;               /* [batch, n, k] or [batch, k, n] */
+  const void *bias;            /* [n], or NULL */
+  const float *gain;           /* [1], or NULL */
+  const float *columns, *ones; /* [n], and [m] or more; or NULL */
+  const void *c;               /* [batch, m, n], the residual; NULL where beta is 0 */
+  void *d;                     /* [batch, m, n] */
   void *workspace;
   pk_cublas_key_t key;
 } pk_cublas_t;
 
-_Static_assert(sizeof(pk_cublas_key_t) == 104 && sizeof(pk_cublas_t) == 160, "there is no padding");
+_Static_assert(sizeof(pk_cublas_key_t) == 104 && sizeof(pk_cublas_t) == 176, "there is no padding");
 
 /* Aligned for vector loads, as the runtime guarantees for all tensors. */
 #define PK_CUBLAS_ALIGNMENT 16
@@ -103,13 +107,24 @@ static int32_t pk_cublas_point(cublasLtMatmulDesc_t desc, int attribute, const v
   return LT.cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value);
 }
 
+/* The library's rows are columns here. It scales either both or none. */
+static int32_t pk_cublas_scale_columns(const pk_cublas_t *p, cublasLtMatmulDesc_t desc) {
+  const int mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  int32_t status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+  if (!status) status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+  if (!status) status = pk_cublas_point(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p->columns);
+  return status ? status : pk_cublas_point(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p->ones);
+}
+
 /* The library refuses a bias where the epilogue has none. */
 static int32_t pk_cublas_fill_desc(const pk_cublas_t *p, cublasLtMatmulDesc_t desc) {
   const pk_cublas_key_t *key = &p->key;
   int32_t status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key->b_is_kn ? CUBLAS_OP_N : CUBLAS_OP_T);
   if (!status) status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   if (!status) status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, key->epilogue);
-  if (!status && key->has_gain) status = pk_cublas_point(desc, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, p->gain);
+  if (!status && key->scaled == PK_CUBLAS_GAIN)
+    status = pk_cublas_point(desc, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, p->gain);
+  if (!status && key->scaled == PK_CUBLAS_COLUMNS) status = pk_cublas_scale_columns(p, desc);
   if (status || !(key->epilogue & CUBLASLT_EPILOGUE_BIAS)) return status;
   status = pk_cublas_set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key->wide);
   return status ? status : pk_cublas_point(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias);
@@ -164,7 +179,7 @@ static int32_t pk_cublas_ask(cublasLtHandle_t handle, const pk_cublas_key_t *key
 static int32_t pk_cublas_choose(cublasLtHandle_t handle, const pk_cublas_key_t *key, pk_cublas_plan_t *plan) {
   /* Addresses like any that there may be. */
   const void *any = (const void *)(uintptr_t)PK_CUBLAS_ALIGNMENT;
-  const pk_cublas_t problem = {.bias = any, .gain = any, .key = *key};
+  const pk_cublas_t problem = {.bias = any, .gain = any, .columns = any, .ones = any, .key = *key};
   cublasLtMatmulDesc_t desc;
   cublasLtMatmulPreference_t preference;
   int32_t status = pk_cublas_make_desc(&problem, &desc);

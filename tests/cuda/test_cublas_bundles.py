@@ -28,8 +28,9 @@ ROOT = HERE.parents[1]
 MODEL = """
 <ir_version: 10, opset_import: ["": 21]>
 net (float16[n,16] x, float16[n,24] r, float16[n,2,3,8] u, float16[n,2,8,5] v, float16[16,9] matrix, bfloat16[n,7] h,
-     float[n,10] s)
-    => (float16[n,24] relu, float16[n,24] sum, float16[n,24] gelu, float16[n,5] odd, float16[n,2,3,5] batched,
+     float[n,10] s, int8[n,3,32] q, float8e4m3fn[n,2,32] f, float16[n,2,48] t)
+    => (int32[n,3,12] whole, float16[n,2,48] columns, float16[n,2,48] rest,
+        float16[n,24] relu, float16[n,24] sum, float16[n,24] gelu, float16[n,5] odd, float16[n,2,3,5] batched,
         float16[n,9] matmul, bfloat16[n,6] brain, float[n,10] wide) {
   p0 = MatMul(x, w0) p1 = Add(p0, b) relu = Relu(p1)
   q0 = MatMul(x, w1) q1 = Mul(q0, scale) q2 = Add(q1, b) sum = Add(q2, r)
@@ -39,9 +40,14 @@ net (float16[n,16] x, float16[n,24] r, float16[n,2,3,8] u, float16[n,2,8,5] v, f
   matmul = MatMul(x, matrix)
   h0 = MatMul(h, w4) brain = Add(h0, c)
   s0 = MatMul(x, w5) s1 = Cast<to = 1>(s0) wide = Add(s1, s)
+  whole = MatMulInteger(q, w6)
+  fd = DequantizeLinear(f, scale)
+  d0 = DequantizeLinear<axis = 1>(w7, each) c0 = MatMul(fd, d0) c1 = Add(c0, e) columns = Relu(c1)
+  d1 = DequantizeLinear<axis = 1>(w8, each) t0 = MatMul(fd, d1) rest = Add(t0, t)
 }
 """
 SHAPES = {"x": (16,), "r": (24,), "u": (2, 3, 8), "v": (2, 8, 5), "matrix": (16, 9), "h": (7,), "s": (10,)}
+SHAPES |= {"q": (3, 32), "f": (2, 32), "t": (2, 48)}
 WEIGHTS = {
     "w0": (16, 24),
     "w1": (16, 24),
@@ -51,9 +57,16 @@ WEIGHTS = {
     "w5": (16, 10),
     "b": (24,),
     "c": (6,),
+    "w6": (32, 12),
+    "w7": (32, 48),
+    "w8": (32, 48),
+    "each": (48,),
+    "e": (48,),
 }
-TYPES = {"h": ml_dtypes.bfloat16, "w4": ml_dtypes.bfloat16, "c": ml_dtypes.bfloat16, "s": np.float32}
-PROBLEMS = 8
+E4M3 = ml_dtypes.float8_e4m3fn
+TYPES = dict.fromkeys(("h", "w4", "c"), ml_dtypes.bfloat16) | dict.fromkeys(("f", "w7", "w8"), E4M3)
+TYPES |= {"s": np.float32, "q": np.int8, "w6": np.int8}
+PROBLEMS = 11
 SCRIPT = """
 import ctypes, json, os, sys
 import numpy as np, ml_dtypes
@@ -64,7 +77,7 @@ library = ctypes.CDLL("libcublasLt.so.13")
 recorder.recorder_take.restype = recorder.recorder_live.restype = library.fake_state.restype = ctypes.c_char_p
 state = lambda: [int(word) for word in library.fake_state().split()]
 inputs = dict(np.load(folder + "/inputs.npz"))
-inputs["h"] = inputs["h"].view(ml_dtypes.bfloat16)
+inputs["h"], inputs["f"] = inputs["h"].view(ml_dtypes.bfloat16), inputs["f"].view(ml_dtypes.float8_e4m3fn)
 told = {}
 with packager.load(bundle_path) as bundle:
     try:
@@ -82,7 +95,13 @@ print(json.dumps(told))
 
 
 def cast(name: str, array: Any) -> Any:
-    return array.astype(TYPES.get(name, np.float16))
+    kind = TYPES.get(name, np.float16)
+    return np.clip(np.rint(array * 100), -128, 127).astype(kind) if kind == np.int8 else array.astype(kind)
+
+
+def tensor(name: str, array: Any) -> onnx.TensorProto:
+    code = onnx.TensorProto.FLOAT8E4M3FN if array.dtype == E4M3 else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return onnx.helper.make_tensor(name, code, array.shape, array.tobytes(), raw=True)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +115,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, Any]) ->
     folder = tmp_path_factory.mktemp("products")
     model = onnx.parser.parse_model(MODEL)
     arrays = {**weights, "scale": np.float16(0.25)}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
+    model.graph.initializer.extend(tensor(name, np.asarray(array)) for name, array in arrays.items())
     onnx.save(model, folder / "products.onnx")
     targets = ["cuda -arch=sm_90a", "cublas"]
     return packager.build(
@@ -121,7 +140,7 @@ def run(bundle: Path, stand_ins: Path, folder: Path, rows: int = 5, /, **options
     for name, shape in SHAPES.items():
         full = shape if name == "matrix" else (rows, *shape)
         inputs[name] = cast(name, rng.standard_normal(full) / 2)
-    stored = {name: array.view(np.uint16) if name == "h" else array for name, array in inputs.items()}
+    stored = {name: array.view({"h": "V2", "f": "V1"}.get(name, array.dtype)) for name, array in inputs.items()}
     np.savez(folder / "inputs.npz", **stored)
     own = {"LD_LIBRARY_PATH": str(stand_ins), "PYTHONPATH": str(ROOT), "RECORDER_MAPS": "1"}
     own |= {name: options.pop(name) for name in list(options) if name.isupper()}
@@ -147,16 +166,20 @@ def expected(inputs: dict[str, Any], weights: dict[str, Any]) -> dict[str, Any]:
         "matmul": x @ wide["matrix"],
         "brain": wide["h"] @ wide["w4"] + wide["c"],
         "wide": x @ wide["w5"] + wide["s"],
+        "whole": wide["q"] @ wide["w6"],
+        "columns": np.maximum(wide["f"] @ wide["w7"] * 0.25 * wide["each"] + wide["e"], 0),
+        "rest": wide["f"] @ wide["w8"] * 0.25 * wide["each"] + wide["t"],
     }
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_numbers(bundle: Path, stand_ins: Path, tmp_path: Path, weights: dict[str, Any], rows: int) -> None:
-    """Orders of rows and columns, strides of batches, bias, residual, scale and activation."""
+    """Orders of rows and columns, strides of batches, bias, residual, scales and activation; integers exactly."""
     told = run(bundle, stand_ins, tmp_path, rows, graph="off")
     outputs = dict(np.load(tmp_path / "outputs.npz"))
     for name, wanted in expected(told["inputs"], weights).items():
-        np.testing.assert_allclose(outputs[name], wanted, rtol=0.02 if name == "brain" else 3e-3, atol=3e-3)
+        rtol = {"brain": 0.02, "whole": 0}.get(name, 3e-3)
+        np.testing.assert_allclose(outputs[name], wanted, rtol=rtol, atol=3e-3 * (name != "whole"))
     assert set(outputs) == set(expected(told["inputs"], weights))
 
 
@@ -196,6 +219,7 @@ def test_without_the_library(bundle: Path, stand_ins: Path, tmp_path: Path) -> N
     manifest = packager.inspect(bundle).manifest
     (library,) = manifest.requirements.libraries
     assert library.optional
+    assert library.least == "12.9"  # for scales of columns
     assert library.sonames == ("libcublasLt.so.13", "libcublasLt.so.12")
     shutil.copy(stand_ins / "libcuda.so.1", tmp_path)
     script = """

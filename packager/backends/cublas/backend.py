@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packager.backends.base import API_VERSION, Context, Unavailable
 from packager.backends.cublas.library import KNOWN
-from packager.backends.cublas.options import FLOAT8_ARCH, MAX_CANDIDATES, OPERATORS, CublasOptions
+from packager.backends.cublas.options import COLUMNS_ARCH, FLOAT8_ARCH, MAX_CANDIDATES, OPERATORS, CublasOptions
 from packager.bundle.gpu.arch import arch_number
 from packager.bundle.tuning_records import read_records
 from packager.errors import UsageError
@@ -43,14 +43,14 @@ class CublasBackend:
             )
         if not options.soname:
             raise UsageError("Target 'cublas': soname is empty", hint="for example: -soname=libcublasLt.so.13")
-        archs = (*base.options.arch, *base.options.ptx) if base is not None else ()
-        older = [arch for arch in archs if arch_number(arch) < FLOAT8_ARCH]
-        if "float8" in options.operators and older:
-            raise UsageError(
-                f"Target 'cublas': operators has float8, which {', '.join(older)} does not multiply",
-                hint=f"leave float8 out, or build for sm_{FLOAT8_ARCH} and newer alone",
-            )
-        wanted = options.operators or (OPERATORS if not older else set(OPERATORS) - {"float8"})
+        lacking = _lacking(base)
+        for group, (archs, enough) in lacking.items():
+            if group in options.operators and archs:
+                raise UsageError(
+                    f"Target 'cublas': operators has {group}, which {', '.join(archs)} does not multiply",
+                    hint=f"leave {group} out, or build for {enough} alone",
+                )
+        wanted = options.operators or [name for name in OPERATORS if name not in lacking or not lacking[name][0]]
         chosen = tuple(name for name in OPERATORS if name in wanted)
         return dataclasses.replace(options, operators=chosen)
 
@@ -64,8 +64,9 @@ class CublasBackend:
 
     def preparation(self, target: Target) -> Preparation:
         """Return that what is quantized is to be computed so, as far as it is taken."""
-        whole, narrow = ("int8" in target.options.operators, "float8" in target.options.operators)
-        return Preparation(integer_matmuls=whole, float8_matmuls=narrow, float8_halves=narrow)
+        groups = set(target.options.operators)
+        whole, narrow = "int8" in groups, bool(groups & {"float8", "float8_columns"})
+        return Preparation(integer_matmuls=whole, signed_data=whole, float8_matmuls=narrow, float8_halves=narrow)
 
     def patterns(self, target: Target) -> Sequence[Search]:
         """Return what it takes."""
@@ -78,6 +79,17 @@ class CublasBackend:
         from packager.backends.cublas.module import compile_partitions
 
         return compile_partitions(partitions, target, context)
+
+
+def _lacking(base: Target | None) -> dict[str, tuple[list[str], str]]:
+    """Return groups that not all GPUs have: the architectures of the bundle without them, and those with them.
+
+    PTX is for GPUs that nobody knows yet, which need not have what the library does on one architecture alone.
+    """
+    archs = (*base.options.arch, *base.options.ptx) if base is not None else ()
+    others = [name for name in archs if name.startswith("compute_") or arch_number(name) != COLUMNS_ARCH]
+    older = [name for name in archs if arch_number(name) < FLOAT8_ARCH]
+    return {"float8": (older, f"sm_{FLOAT8_ARCH} and newer"), "float8_columns": (others, f"sm_{COLUMNS_ARCH}a")}
 
 
 BACKEND = CublasBackend()

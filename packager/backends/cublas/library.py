@@ -7,7 +7,8 @@ from packager.ir.primitives import KnownLibrary, LoadedLibrary
 
 SYMBOL = "pkm_cublaslt"
 LEAST = "12.0"
-"""The first version with all functions and attributes of templates/cublas/cublaslt.h."""
+"""The first version with all functions and attributes of templates/cublas/cublaslt.h, but for scales of columns."""
+LEAST_COLUMNS = "12.9"
 FUNCTIONS = (
     "cublasLtGetVersion",
     "cublasLtCreate",
@@ -29,6 +30,6 @@ FUNCTIONS = (
 KNOWN = (KnownLibrary(CublasOptions().soname, "cublasLtGetVersion"),)
 
 
-def loaded_library(options: CublasOptions) -> LoadedLibrary:
+def loaded_library(options: CublasOptions, *, scales_columns: bool) -> LoadedLibrary:
     """Return the library that sessions open."""
-    return LoadedLibrary(SYMBOL, options.soname, FUNCTIONS, LEAST)
+    return LoadedLibrary(SYMBOL, options.soname, FUNCTIONS, LEAST_COLUMNS if scales_columns else LEAST)

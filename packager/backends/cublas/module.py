@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from packager.backends.cublas.problem import (
     describe,
     epilogue_of,
     gain_name,
+    ones_name,
+    scaled_by,
     state_problem,
     wide_type,
 )
@@ -26,6 +29,7 @@ from packager.bundle.hashing import digest, digest_of_folder
 from packager.bundle.tuning_records import read_records
 from packager.codegen.templates import MARK, render
 from packager.errors import BackendError
+from packager.graph import symbolic
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import BackendOutput, Partition, StaticLibrary
 from packager.resources import folder
@@ -40,6 +44,7 @@ class Draft:
     call: ProblemCall
     memory: ProblemMemory
     problem: CublasProblem
+    rows: int
     key: str
 
     def view(self) -> dict[str, Any]:
@@ -52,6 +57,7 @@ class Draft:
             "out": TYPES[self.problem.out],
             "wide": TYPES[wide_type(self.problem.out)],
             "epilogue": epilogue_of(self.problem.chain),
+            "scaled": scaled_by(self.problem),
         }
 
 
@@ -62,11 +68,12 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     options = target.options
     drafts = {partition.name: draft_partition(partition, options) for partition in partitions}
     records, revision = read_records(options.tuning), revision_of(options)
+    scaled = [draft for draft in drafts.values() if draft.problem.scales is not None]
     library = StaticLibrary(
         "cublas",
         (compile_module("cublas", render_module(list(drafts.values())), context),),
         tuple(draft.call.symbol for draft in drafts.values()),
-        loaded_libraries=(loaded_library(options),),
+        loaded_libraries=(loaded_library(options, scales_columns=bool(scaled)),),
     )
     groups = {}
     for name, draft in drafts.items():
@@ -74,6 +81,7 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
         groups[name] = group_of(draft.call, draft.memory, candidates, (SYMBOL,))
     gains = {draft.problem.gain for draft in drafts.values()} - {1.0}
     constants = {gain_name(gain): np.full(1, gain, np.float32) for gain in gains}
+    constants |= {ones_name(draft.rows): np.ones(draft.rows, np.float32) for draft in scaled}
     return BackendOutput(target.kind, (library,), groups, constants=constants)
 
 
@@ -85,8 +93,16 @@ def draft_partition(partition: Partition, options: CublasOptions) -> Draft:
     if not isinstance(problem, CublasProblem):
         raise BackendError(f"cublas: {partition.name} ({composite.name}) has no problem of this backend's")
     call, memory = ProblemCall(f"{partition.name}_cublas", "pk_cublas_t"), ProblemMemory()
-    state_problem(problem, arguments, call, memory, options)
-    return Draft(call, memory, problem, describe(problem, partition.cost.flops))
+    rows = _most_rows(problem, partition)
+    state_problem(problem, rows, arguments, call, memory, options)
+    return Draft(call, memory, problem, rows, describe(problem, partition.cost.flops))
+
+
+def _most_rows(problem: CublasProblem, partition: Partition) -> int:
+    """Return the rows of one product at the maxima of the partition's variables."""
+    variables = symbolic.shape_variables(partition.function.params)
+    names, dims = symbolic.bounded_dims(variables, partition.bounds)
+    return math.prod(symbolic.maximum(extent, names, dims) for extent in problem.rows)
 
 
 def revision_of(options: CublasOptions) -> str:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from packager.backends.base import PartitionOptions, attribute
 
-OPERATORS = ("dense", "batch_matmul", "conv2d", "int8", "float8")
+OPERATORS = ("dense", "batch_matmul", "conv2d", "int8", "float8", "float8_columns")
 FLOAT8_ARCH = 89
 """The first architecture that multiplies 8-bit floats, as a number."""
+COLUMNS_ARCH = 90
+"""The only one on which the library scales each column of their products."""
 MAX_CANDIDATES = 16
 """As PK_CUBLAS_MAX_ANSWERS of templates/cublas/matmul.h."""
 LAYOUTS = ("nk", "kn")

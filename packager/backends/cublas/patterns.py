@@ -27,7 +27,7 @@ def make_searches(options: CublasOptions) -> list[Search]:
                 yield Found(scaled.variables, quantized)
 
     searches = []
-    narrow = {"int8", "float8"} & set(options.operators)
+    narrow = {"int8", "float8", "float8_columns"} & set(options.operators)
     if narrow or {"dense", "batch_matmul"} & set(options.operators):
         searches.append(Search("cublas.dense", "matmul", product, anchor=True))
     if {"int8", "conv2d"} & set(options.operators):

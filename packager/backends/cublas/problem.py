@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import MatmulProblem, Product, bias_fits, pack_columns, read_matmul
 from packager.graph.products.quantized import FLOAT8, pack_narrow_columns
 from packager.ir.primitives import Packing, Parameter
+
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
 
 TYPES = {
     "float16": "CUDA_R_16F",
@@ -35,7 +40,8 @@ MEGABYTE = 1 << 20
 class CublasProblem(Product):
     """A product that the library computes.
 
-    ``gain`` multiplies the result before it is rounded to 8 bits.
+    ``gain`` multiplies the result before it is rounded to 8 bits. ``scales`` is None, or a constant with a scale for
+    each column, which multiplies the product before bias and residual.
 
     ``layout`` is that of each matrix of b: ``nk`` [columns, depth], ``kn`` [depth, columns], or ``packed``, a constant
     [depth, columns] that the bundle has as [columns, depth].
@@ -43,6 +49,7 @@ class CublasProblem(Product):
 
     layout: str
     gain: float = 1.0
+    scales: Any = None
 
 
 def read_dense(flow: Dataflow, chain: Chain, options: CublasOptions) -> CublasProblem | None:
@@ -85,12 +92,16 @@ def _of_matmul(problem: MatmulProblem, options: CublasOptions) -> CublasProblem:
 
 def state_problem(
     problem: CublasProblem,
+    most_rows: int,
     arguments: IdentityMap[int],
     call: ProblemCall,
     memory: ProblemMemory,
     options: CublasOptions,
 ) -> None:
-    """Set the fields of a ``pk_cublas_t``; ``arguments`` are the indices of the partition's arguments."""
+    """Set the fields of a ``pk_cublas_t``; ``arguments`` are the indices of the partition's arguments.
+
+    The library scales rows wherever it scales columns: ``most_rows`` are as many as there may be.
+    """
     chain, m, n, k = problem.chain, problem.rows, problem.columns, problem.depth
     call.pointer("a", Parameter("argument", arguments[problem.a]))
     matrix = arguments[problem.b]
@@ -100,6 +111,10 @@ def state_problem(
         call.pointer("bias", bias_parameter(chain.bias, wide_type(problem.out), arguments, memory))
     if problem.gain != 1.0:
         call.pointer("gain", Parameter("constant", name=gain_name(problem.gain)))
+    if problem.scales is not None:
+        packing = Packing(arguments[problem.scales], f"scales{n}", partial(_spread, n))
+        call.pointer("columns", memory.packed(packing))
+        call.pointer("ones", Parameter("constant", name=ones_name(most_rows)))
     if chain.residual is not None:
         call.pointer("c", Parameter("argument", arguments[chain.residual]))
     call.pointer("d", Parameter("argument", len(arguments), written=True))
@@ -109,8 +124,6 @@ def state_problem(
     call.member = "key."
     call.set(m=m, n=n, k=k, batch=problem.batch or 1, workspace_bytes=nbytes, answers=options.candidates)
     call.set(b_is_kn=int(problem.layout == "kn"))
-    if problem.gain != 1.0:
-        call.set(has_gain=1)
     if problem.batch:
         call.set(batch_a=(*m, k), batch_b=(n, k), batch_d=(*m, n))
     call.set_float(alpha=chain.scale, beta=float(chain.residual is not None))
@@ -126,6 +139,23 @@ def gain_name(gain: float) -> str:
     return f"cublas_gain_{np.float32(gain).view(np.uint32):08x}"
 
 
+def ones_name(rows: int) -> str:
+    """Return the name of the constant that holds the scales of rows that have none."""
+    return f"cublas_ones_{rows}"
+
+
+def _spread(columns: int, array: Array) -> Array:
+    """Return a scale of all columns, or of each one, as one of each."""
+    return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (columns,)))
+
+
+def scaled_by(problem: CublasProblem) -> str:
+    """Return what is scaled by more than a number, as a constant of templates/cublas/matmul.h."""
+    if problem.scales is not None:
+        return "PK_CUBLAS_COLUMNS"
+    return "PK_CUBLAS_GAIN" if problem.gain != 1.0 else "0"
+
+
 def epilogue_of(chain: Chain) -> str:
     """Return the epilogue as an expression of cuBLASLt's constants."""
     name, _ = ACTIVATIONS[chain.activation]
@@ -139,7 +169,7 @@ def describe(problem: CublasProblem, flops: int) -> str:
     batch = math.prod(problem.batch) if all(isinstance(extent, int) for extent in problem.batch) else "?"
     parts = [problem.dtype, problem.out, f"{_most_rows(problem, flops)}x{n}x{k}", f"batch {batch}", problem.layout]
     parts += [problem.chain.activation] * bool(problem.chain.activation)
-    parts += ["gain"] * (problem.gain != 1.0)
+    parts += ["gain"] * (problem.gain != 1.0) + ["columns"] * (problem.scales is not None)
     parts += ["bias"] * (problem.chain.bias is not None) + ["residual"] * (problem.chain.residual is not None)
     return "cublas " + " ".join(parts)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from packager.backends.cublas.options import CublasOptions
 from packager.backends.cublas.problem import ACTIVATIONS, CublasProblem
-from packager.bundle.dtypes import FLOATS
+from packager.bundle.dtypes import FLOATS, HALVES
 from packager.graph.dataflow import Dataflow, same, shape_of
 from packager.graph.products.conv2d import read_geometry
 from packager.graph.products.epilogues import Chain
@@ -24,11 +24,13 @@ def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CublasOptions
     """Return the problem of a chain, or None if the library does not compute it.
 
     Of int8 it computes the sums alone. Of e4m3 it adds biases and residuals of half precision to results of half
-    precision or, biases alone, of e4m3.
+    precision or, biases alone, of e4m3. It scales each column of results of half precision; others have a kernel
+    after them anyhow, which adds a bias and quantizes.
     """
     data, weight = flow.value(chain.anchor).args
     dtype = str(data.ty.dtype)
-    group = {"int8": "int8", FLOAT8: "float8"}.get(dtype)
+    narrow = "float8" if chain.scale_row is None else "float8_columns"
+    group = {"int8": "int8", FLOAT8: narrow}.get(dtype)
     if group not in options.operators or str(weight.ty.dtype) != dtype or not flow.is_constant(weight):
         return None
     plain = Chain(
@@ -45,7 +47,7 @@ def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CublasOptions
         return None
     rows, columns, depth, layout = size
     sizes = ((), rows, columns, depth)
-    return CublasProblem(data, weight, plain, dtype, chain.dtype, *sizes, layout, chain.gain)
+    return CublasProblem(data, weight, plain, dtype, chain.dtype, *sizes, layout, chain.gain, chain.scale_row)
 
 
 def _is_sum(chain: QuantizedChain) -> bool:
@@ -57,7 +59,7 @@ def _is_scaled(flow: Dataflow, chain: QuantizedChain, plain: Chain, options: Cub
     out = chain.dtype
     if str(chain.anchor.ty.dtype) not in FLOATS or out not in (*FLOATS, FLOAT8) or chain.bias or chain.is_rounded:
         return False
-    if chain.scale_row is not None or chain.activation not in ACTIVATIONS:
+    if chain.activation not in ACTIVATIONS or (chain.scale_row is not None and out not in HALVES):
         return False
     _, is_rough = ACTIVATIONS[chain.activation]
     if is_rough and (out == "float32" or not (options.gelu_tanh or chain.activation == "gelu_tanh")):

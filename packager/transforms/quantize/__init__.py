@@ -1,3 +1,3 @@
 """QDQ to integer arithmetic: ``quantize``, ``values``, ``arithmetic``, ``products``, ``movement``, ``constants``,
-``limits``; ``float8``.
+``limits``, ``signedness``; ``float8``.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from packager.bundle.arrays import Array
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_operands
 from packager.transforms.quantize.constants import Constants
+from packager.transforms.quantize.signedness import OTHER, flipped
 from packager.transforms.quantize.values import (
     NO_BOUNDS,
     Concatenation,
@@ -29,8 +29,6 @@ INT32 = np.iinfo(np.int32)
 LARGEST = {"int8": 128.0, "uint8": 255.0, "int16": 2.0**15, "uint16": 2.0**16}
 # float32 values below it convert safely to int32.
 CONVERTIBLE = 2.0**30
-# What a signed byte has more as an unsigned one: products of bytes have instructions for unsigned data.
-SHIFT = 128
 # Relative tolerance between the scale of a bias and the product of the operands' scales.
 SAME_SCALE = 1e-4
 
@@ -39,11 +37,11 @@ class Emitter:
     """Emits bindings into the rewritten ``main``, those of quantized values on demand.
 
     ``values`` maps original variables to quantized values, ``real`` to emitted expressions, ``limits`` to upper bounds
-    on magnitudes. With ``unsigned`` data of products are uint8, those of int8 too.
+    on magnitudes. ``data`` is the one type of 8 bits that data of products become, or None: they stay as they are.
     """
 
-    def __init__(self, constants: Constants, *, unsigned: bool = False) -> None:
-        self.constants, self.unsigned = constants, unsigned
+    def __init__(self, constants: Constants, *, data: str | None = None) -> None:
+        self.constants, self.data = constants, data
         self.builder = relax.BlockBuilder()
         self.values: IdentityMap[Value] = IdentityMap()
         self.real: IdentityMap[Any] = IdentityMap()
@@ -72,8 +70,7 @@ class Emitter:
             case Linear():
                 return evaluate(self, value, name)
             case Shifted():
-                flipped = self.emit(relax.op.bitwise_xor(value.value, relax.const(SHIFT, "uint8")))
-                return self.emit(relax.op.astype(flipped, "int8"), name)
+                return flipped(self.emit, value.value, name)
         parts = [dequantize(self, part, "") for part in value.parts]
         return self.emit(relax.op.concat(parts, value.axis), name)
 
@@ -94,25 +91,10 @@ class Emitter:
         if isinstance(value, Concatenation):
             return max(largest(part) for part in value.parts)
         if isinstance(value, Shifted):
-            return LARGEST["int8"]
+            return LARGEST[OTHER[str(value.value.ty.dtype)]]
         if isinstance(value, Linear):
             return min(value.largest, max(abs(bound) for bound in value.bounds))
         return self.limits.get(expr, np.inf) if value is None else largest(value)
-
-
-def shifted(zero: Array) -> Array:
-    """Return a zero point of int8 as one of uint8."""
-    return np.asarray(zero + np.int32(SHIFT), np.int32)  # sums of arrays of rank 0 are no arrays
-
-
-def as_unsigned(emitter: Emitter, value: Quantized) -> Quantized:
-    """Return a quantized tensor of int8 as one of uint8, whose zero point is greater by as much; others as they are."""
-    if value.stored != "int8" or value.array is not None:
-        return value
-    flipped = emitter.emit(relax.op.bitwise_xor(value.value, relax.const(-SHIFT, "int8")))
-    is_known = isinstance(value.zero, np.ndarray)
-    zero = shifted(value.zero) if is_known else emitter.emit(relax.op.add(value.zero, relax.const(SHIFT, "int32")))
-    return replace(value, value=emitter.emit(relax.op.astype(flipped, "uint8")), zero=zero)
 
 
 def is_unscaled(value: Quantized) -> bool:

@@ -13,7 +13,8 @@ from tvm import relax
 
 from packager.bundle.arrays import Array
 from packager.graph.rewrite import rebuild_call
-from packager.transforms.quantize.arithmetic import LARGEST, SHIFT, Emitter, as_unsigned, in_range
+from packager.transforms.quantize.arithmetic import LARGEST, Emitter, in_range
+from packager.transforms.quantize.signedness import SHIFT, as_stored
 from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Term, compact, is_zero, union
 from packager.transforms.quantize.window_sums import emit_window_sums
 
@@ -57,13 +58,15 @@ def convolution(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | N
     attrs, axes = call.attrs, call.args[0].ty.ndim - 2
     image = "DHW"[-axes:] if axes > 1 else "W"
     plain = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == (f"NC{image}", f"OI{image}", f"NC{image}")
-    if axes != 2 and not emitter.unsigned:  # of GPUs
+    on_cpu = emitter.data == "uint8"
+    if axes != 2 and not on_cpu:
         return None
     if operands is None or not plain or not isinstance(call.args[0].ty.shape, relax.ShapeExpr):
         return None
     data, weight = operands
     assert weight.array is not None
-    weights = _weights(emitter, weight, summed=math.prod(weight.array.shape[1:]) if int(attrs.groups) == 1 else 0)
+    summed = math.prod(weight.array.shape[1:]) if on_cpu and int(attrs.groups) == 1 else 0
+    weights = _weights(emitter, weight, summed=summed)
     scale, ones = compact(weight.scale), (1,) * axes
     if weights is None or scale.shape not in ((), (weight.value.ty.shape.values[0], 1, *ones)):
         return None
@@ -99,7 +102,7 @@ def matmul(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
         return None
     data, weight = operands
     assert weight.array is not None
-    weights = _weights(emitter, weight, summed=weight.array.shape[-2])
+    weights = _weights(emitter, weight, summed=weight.array.shape[-2] if emitter.data else 0)
     if weights is None:
         return None
     array, scale = weights.array, compact(weight.scale)
@@ -114,10 +117,7 @@ def matmul(emitter: Emitter, variable: Any, call: relax.Call) -> Linear | None:
         _largest(data, array, (-2,)),
     )
     if weights.excess is not None:
-        ones = emitter.constants.make(
-            np.ones((*array.shape[:-1], 1), np.int8), f"{weight.sources[0]}.ones", weight.sources
-        )
-        rows = emitter.emit(rebuild_call(call, data.value, ones, out_dtype="int32"))
+        rows = _row_sums(emitter, call, data.value, array, weight)
         sums = replace(sums, beside=_beside(emitter, weight, weights.excess, rows, (-1,)))
     return _corrected(emitter, variable, sums, data, weight)
 
@@ -138,7 +138,7 @@ def _operands(emitter: Emitter, call: relax.Call) -> tuple[Quantized, Quantized]
         return None
     if data.stored not in BYTES or weight.stored not in BYTES:
         return None
-    return as_unsigned(emitter, data) if emitter.unsigned else data, weight
+    return as_stored(emitter.emit, data, emitter.data), weight
 
 
 def _weights(emitter: Emitter, weight: Quantized, *, summed: int) -> _Weights | None:
@@ -159,11 +159,20 @@ def _weights(emitter: Emitter, weight: Quantized, *, summed: int) -> _Weights | 
     if centered.size and centered.min() >= limits.min and centered.max() <= limits.max:
         array = centered.astype(np.int8)
         return _Weights(emitter.constants.make(array, name, weight.sources), array)
-    if not 0 < summed <= MOST_ELEMENTS or not emitter.unsigned:
+    if not 0 < summed <= MOST_ELEMENTS:
         return None
     middle = SHIFT if weight.stored == "uint8" else 0
     value = emitter.constants.make((stored - middle).astype(np.int8), name, weight.sources)
     return _Weights(value, centered, compact(np.asarray(weight.zero - np.int32(middle), np.int32)))
+
+
+def _row_sums(emitter: Emitter, call: relax.Call, value: Any, array: Array, weight: Quantized) -> Any:
+    """Emit the sums of a matmul's rows with one column: on CPUs a product with ones, which has instructions."""
+    if emitter.data == "int8":
+        return emitter.emit(relax.op.sum(emitter.emit(relax.op.astype(value, "int32")), -1, keepdims=True))
+    ones = np.ones((*array.shape[:-1], 1), np.int8)
+    column = emitter.constants.make(ones, f"{weight.sources[0]}.ones", weight.sources)
+    return emitter.emit(rebuild_call(call, value, column, out_dtype="int32"))
 
 
 def _beside(emitter: Emitter, weight: Quantized, excess: Array, sums: Any, columns: tuple[int, ...]) -> tuple[Any, Any]:

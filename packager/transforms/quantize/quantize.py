@@ -11,10 +11,11 @@ a multiplication by ``sx sw / sy`` per channel. The same applies to ``ConvIntege
 (onnx__ConvInteger.html and so on); ``QLinearConv`` and ``QLinearMatMul`` are imported as dequantized operands and a
 quantized result. Convolutions pad with ``zx``, which represents zero.
 
-Supports uint8 or int8 data, and weights that are int8 after their zero point is subtracted, as of 128 from uint8. For
-CPUs, and without groups, weights are any of 8 bits: of those beyond int8 a number is subtracted first, and that many
-times the sum of the data that a window reads is added after. CPUs multiply unsigned data by signed weights: there data
-of int8 becomes uint8, with a zero point of 128 more.
+Supports uint8 or int8 data, and weights that are int8 after their zero point is subtracted, as of 128 from uint8. CPUs
+multiply unsigned data by signed weights, cuBLASLt signed data: for these all data becomes uint8 or int8, by flipping
+the sign bit, with a zero point of 128 more or less. There weights are any of 8 bits, without groups and, on GPUs, of
+matmuls: of those beyond int8 a number is subtracted first, and that many times the sum of the data that a window reads
+is added after.
 Everything else is computed in float32, as in the model. Results may differ from float32 by one quantum, by rounding.
 """
 
@@ -38,6 +39,7 @@ from packager.transforms.quantize import arithmetic, movement
 from packager.transforms.quantize.constants import Constants
 from packager.transforms.quantize.limits import limit_of
 from packager.transforms.quantize.products import convolution, matmul
+from packager.transforms.quantize.signedness import OTHER, shifted
 from packager.transforms.quantize.values import NO_BOUNDS, Linear, Quantized, Shifted, Value, compact, per_axis, union
 
 # A model without these is not quantized.
@@ -48,26 +50,26 @@ MAX_TERMS = 4
 
 
 def convert_qdq(
-    module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray], *, unsigned: bool = False
+    module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray], *, data: str | None = None
 ) -> tuple[tvm.IRModule, dict[str, NamedArray]]:
     """Convert quantized products of ``main`` to integers; return the module and its constants.
 
     ``constants`` are the values of main's parameters after the ``num_inputs`` inputs, in order, and so is the result,
-    with biases and scales added. With ``unsigned`` int8 data becomes uint8. Leaves dead code.
+    with biases and scales added. Data of products becomes ``data``, ``uint8`` (of CPUs) or ``int8``. Leaves dead code.
     """
     main = module["main"]
     if not any(operator_of(binding.value) in MARKS for binding in bindings_of(main)):
         return module, dict(constants)
     known = Constants(main, num_inputs, constants)
-    rewritten, values = known.lift(_Rewriter(main, known, unsigned=unsigned).rewrite())
+    rewritten, values = known.lift(_Rewriter(main, known, data=data).rewrite())
     return with_main(module, rewritten), values
 
 
 class _Rewriter(arithmetic.Emitter):
     """Rewrites ``main`` in one pass; quantized tensors, and linear functions of them, are emitted lazily."""
 
-    def __init__(self, main: relax.Function, constants: Constants, *, unsigned: bool) -> None:
-        super().__init__(constants, unsigned=unsigned)
+    def __init__(self, main: relax.Function, constants: Constants, *, data: str | None) -> None:
+        super().__init__(constants, data=data)
         self.main = main
         self.operators: dict[str, Callable[[Any, relax.Call], Value | None]] = {
             "dequantize": self._dequantize,
@@ -128,7 +130,8 @@ class _Rewriter(arithmetic.Emitter):
         made = self.value(source)
         if isinstance(made, Shifted):
             scale, zero = known
-            return Quantized(made.value, scale, arithmetic.shifted(zero), "float32", None, sources)
+            stored = str(made.value.ty.dtype)
+            return Quantized(made.value, scale, shifted(zero, stored), "float32", None, sources)
         return Quantized(self.computed(source), *known, "float32", array, sources)
 
     def _quantize(self, variable: Any, call: relax.Call) -> bool:
@@ -138,8 +141,9 @@ class _Rewriter(arithmetic.Emitter):
         if known is None or stored not in RESULTS or str(source.ty.dtype) != "float32":
             return False
         sources = self.constants.sources_of(*parameters)
-        if self.unsigned and stored == "int8":
-            quantize = arithmetic.Quantizer(self, known[0], arithmetic.shifted(known[1]), "uint8", sources)
+        if self.data is not None and stored == OTHER[self.data]:
+            zero = shifted(known[1], self.data)
+            quantize = arithmetic.Quantizer(self, known[0], zero, self.data, sources)
             self.values[variable] = Shifted(quantize.apply(self.value(source), source, ""))
             return True
         quantize = arithmetic.Quantizer(self, *known, stored, sources)

@@ -100,7 +100,7 @@ class Concatenation:
 
 @dataclass(frozen=True)
 class Shifted:
-    """The int8 tensor ``value - 128``, of which uint8 ``value`` is what products read."""
+    """A tensor of 8 bits, as ``value`` of the other type, which products read: ``value - 128`` or ``value + 128``."""
 
     value: Any
 

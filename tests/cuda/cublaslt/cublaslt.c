@@ -19,8 +19,9 @@ typedef struct {
 } layout_t;
 
 typedef struct {
-  int32_t transposed[2], epilogue, bias_type;
+  int32_t compute, transposed[2], epilogue, bias_type, scale_modes[2];
   const void *bias;
+  const float *scales[2]; /* of a's rows and of b's columns */
 } desc_t;
 
 typedef struct {
@@ -99,8 +100,9 @@ EXPORT int cublasLtMatrixLayoutSetAttribute(layout_t *layout, int attribute, con
 }
 
 EXPORT int cublasLtMatmulDescCreate(desc_t **desc, int compute, int scale) {
-  if (compute != 68 || scale != 0) DIE("compute type %d, scale type %d", compute, scale);
+  if ((compute != 68 || scale != 0) && (compute != 72 || scale != 10)) DIE("types %d and %d", compute, scale);
   *desc = make(sizeof **desc);
+  (*desc)->compute = compute;
   (*desc)->epilogue = 1;
   (*desc)->bias_type = -1;
   return 0;
@@ -116,6 +118,10 @@ EXPORT int cublasLtMatmulDescSetAttribute(desc_t *desc, int attribute, const voi
     take(&desc->epilogue, value, bytes, 4);
   else if (attribute == 8)
     take(&desc->bias, value, bytes, 8);
+  else if (attribute == 17 || attribute == 18)
+    take(&desc->scales[attribute - 17], value, bytes, 8);
+  else if (attribute == 31 || attribute == 32)
+    take(&desc->scale_modes[attribute - 31], value, bytes, 4);
   else if (attribute == 26)
     take(&desc->bias_type, value, bytes, 4);
   else
@@ -144,7 +150,7 @@ EXPORT int cublasLtMatmulPreferenceSetAttribute(preference_t *preference, int at
 
 /* What an algorithm is for: all but addresses. */
 static uint64_t signature(const desc_t *desc, const layout_t *a, const layout_t *b, const layout_t *d) {
-  uint64_t hash = (uint64_t)desc->epilogue * 31 + (uint64_t)desc->transposed[0];
+  uint64_t hash = (uint64_t)desc->epilogue * 31 + (uint64_t)desc->transposed[0] + (uint64_t)desc->scale_modes[0] * 17;
   const layout_t *layouts[] = {a, b, d};
   for (int i = 0; i < 3; ++i) {
     const layout_t *l = layouts[i];
@@ -154,11 +160,26 @@ static uint64_t signature(const desc_t *desc, const layout_t *a, const layout_t 
   return hash;
 }
 
+/* Those of 8 bits: e4m3 with results of half precision or float, int8 with int32. */
+static void check_narrow(const desc_t *desc, const layout_t *a, const layout_t *b, const layout_t *d) {
+  if (a->type == 3 ? d->type != 10 || desc->compute != 72 : (d->type && d->type != 2 && d->type != 14)) DIE("types");
+  if (!desc->transposed[0]) DIE("a has to be transposed");
+  if (a->rows % 16 || a->columns % (a->type == 3 ? 4 : 16) || b->rows % 16) DIE("sizes of 8 bits");
+  if (a->type == 3 && (desc->epilogue != 1 || desc->scale_modes[0])) DIE("integers have no epilogue and no scales");
+  if (desc->scale_modes[0] != desc->scale_modes[1] || desc->scale_modes[0] % 3) DIE("modes of scales");
+  if (desc->scale_modes[0] && (!desc->scales[0] || !desc->scales[1])) DIE("modes of scales without scales");
+}
+
+static int is_narrow(const layout_t *layout) { return layout->type == 3 || layout->type == 28; }
+
 static void check(const desc_t *desc, const layout_t *a, const layout_t *b, const layout_t *c, const layout_t *d) {
   uint64_t m = desc->transposed[0] ? a->columns : a->rows, k = desc->transposed[0] ? a->rows : a->columns;
   if (desc->transposed[1] || b->rows != k || d->rows != m || d->columns != b->columns) DIE("sizes do not fit");
   if (memcmp(c, d, sizeof *c)) DIE("c and d differ");
-  if (a->type != b->type || (a->type != 2 && a->type != 14) || (d->type != a->type && d->type != 0)) DIE("types");
+  if (is_narrow(a) && a->type == b->type)
+    check_narrow(desc, a, b, d);
+  else if (a->type != b->type || (a->type != 2 && a->type != 14) || (d->type != a->type && d->type != 0))
+    DIE("types");
   if (a->batch != d->batch || b->batch != d->batch || d->batch < 1) DIE("batches");
   if (a->leading < (int64_t)a->rows || b->leading < (int64_t)b->rows || d->leading < (int64_t)d->rows) DIE("leading");
   if (!(desc->epilogue & 4) != !desc->bias) DIE("a bias without its epilogue, or the epilogue without a bias");
@@ -199,12 +220,21 @@ typedef struct {
   const layout_t *la, *lb, *ld;
 } product_t;
 
+static double load_any(int type, const void *data, int64_t index) {
+  if (type == 3) return ((const int8_t *)data)[index];
+  if (type != 28) return load(type, data, index);
+  const uint8_t bits = ((const uint8_t *)data)[index];
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const double value = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+  return bits & 0x80 ? -value : value;
+}
+
 static double dot(const product_t *p, int64_t n, int64_t row, int64_t column) {
   double sum = 0;
   for (int64_t k = 0; k < (int64_t)p->lb->rows; ++k) {
     int64_t at = p->desc->transposed[0] ? k + row * p->la->leading : row + k * p->la->leading;
-    sum += load(p->la->type, p->a, n * p->la->stride + at) *
-           load(p->lb->type, p->b, n * p->lb->stride + k + column * p->lb->leading);
+    sum += load_any(p->la->type, p->a, n * p->la->stride + at) *
+           load_any(p->lb->type, p->b, n * p->lb->stride + k + column * p->lb->leading);
   }
   return sum;
 }
@@ -216,30 +246,37 @@ static void compute(const product_t *p) {
       for (int64_t row = 0; row < (int64_t)ld->rows; ++row) {
         int64_t at = n * ld->stride + row + column * ld->leading;
         double value = p->alpha * dot(p, n, row, column);
+        if (p->desc->scale_modes[0]) value *= (double)p->desc->scales[0][row] * p->desc->scales[1][column];
         if (p->beta != 0) value += p->beta * load(ld->type, p->c, at);
         if (p->desc->bias) value += load(ld->type, p->desc->bias, row);
-        store(ld->type, p->d, at, apply(p->desc->epilogue, value));
+        if (ld->type == 10)
+          ((int32_t *)p->d)[at] = (int32_t)value;
+        else
+          store(ld->type, p->d, at, apply(p->desc->epilogue, value));
       }
     }
   }
 }
 
-EXPORT int cublasLtMatmul(void *handle, const desc_t *desc, const float *alpha, const void *a, const layout_t *la,
-                          const void *b, const layout_t *lb, const float *beta, const void *c, const layout_t *lc,
+EXPORT int cublasLtMatmul(void *handle, const desc_t *desc, const void *alpha, const void *a, const layout_t *la,
+                          const void *b, const layout_t *lb, const void *beta, const void *c, const layout_t *lc,
                           void *d, const layout_t *ld, const algo_t *algo, void *workspace, size_t bytes,
                           void *stream) {
   if (!handle) DIE("no handle");
   check(desc, la, lb, lc, ld);
   if (algo->data[1] != signature(desc, la, lb, ld)) DIE("the algorithm is for another problem");
   if (bytes != WORKSPACE(algo->data[0]) || !workspace || (uintptr_t)workspace % 16) DIE("the workspace");
-  if (*beta == 0 && c != d) DIE("c is not needed");
+  const int whole = desc->compute == 72; /* whose scales are integers */
+  const float by = whole ? (float)*(const int32_t *)alpha : *(const float *)alpha;
+  const float beside = whole ? (float)*(const int32_t *)beta : *(const float *)beta;
+  if (beside == 0 && c != d) DIE("c is not needed");
   ++products;
   last_rank = (int)algo->data[0];
   if (is_capturing(stream)) {
-    return enqueue_copies(stream, d, (size_t)(ld->rows * ld->columns) * (ld->type ? 2 : 4)) ? 13 : 0;
+    return enqueue_copies(stream, d, (size_t)(ld->rows * ld->columns) * (ld->type % 10 ? 2 : 4)) ? 13 : 0;
   }
   memset(workspace, 0xff, bytes);
-  const product_t product = {desc, *alpha, *beta, a, b, c, d, la, lb, ld};
+  const product_t product = {desc, by, beside, a, b, c, d, la, lb, ld};
   compute(&product);
   return 0;
 }

@@ -83,13 +83,13 @@ class Net:
 class Integers:
     """A model after the rewrite: its operators with their element types, its constants, and what it computes."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path, *, unsigned: bool = False) -> None:
+    def __init__(self, model: onnx.ModelProto, folder: Path, *, data: str | None = None) -> None:
         self.model = model
         path = folder / "net.onnx"
         path.write_bytes(model.SerializeToString())
         imported = import_model(make_build_request(BuildOptions(path, targets=[])))
         module = apply(TIDY, fold_inline(apply(SIMPLIFY, imported.module)))
-        module, constants = convert_qdq(module, len(imported.signature.inputs), imported.constants(), unsigned=unsigned)
+        module, constants = convert_qdq(module, len(imported.signature.inputs), imported.constants(), data=data)
         self.module, self.constants = fold_weights(apply(TIDY, module), constants)
         calls = [
             binding.value
@@ -160,7 +160,7 @@ def test_signed_data_becomes_unsigned_for_cpus(zero: int, tmp_path: Path) -> Non
     pooled = net.quantized(net.add("MaxPool", total, kernel_shape=[2, 2]), 0.05, zero, "int8")
     rows = net.add("Reshape", pooled, net.constant(np.array([4, 25])))
     last = net.quantize(net.add("MatMul", rows, net.weight(25, 8, axis=1)), 0.1, zero, "int8")
-    integers = Integers(net.model(stored, last), tmp_path, unsigned=True)
+    integers = Integers(net.model(stored, last), tmp_path, data="uint8")
     assert integers.products == {
         ("nn.conv2d", "uint8", "int8", "int32"): 2,
         ("matmul", "uint8", "int8", "int32"): 1,
@@ -175,7 +175,7 @@ def test_convolutions_of_lines_and_volumes(shape: tuple[int, ...], kernel: tuple
     pads = [1, *[0] * (axes - 1), 2, *[1] * (axes - 1)]
     made = convolution(net, data, net.weight(12, 6, *kernel), net.bias(12), pads=pads)
     pooled = net.add("MaxPool", net.quantized(made, 0.03, 7, "int8"), kernel_shape=[2] * axes)
-    integers = Integers(net.model(net.quantize(pooled, 0.03, 7, "int8")), tmp_path, unsigned=True)
+    integers = Integers(net.model(net.quantize(pooled, 0.03, 7, "int8")), tmp_path, data="uint8")
     assert integers.products == {(f"nn.conv{axes}d", "uint8", "int8", "int32"): 1}
     integers.check(1)
 
@@ -322,7 +322,7 @@ def test_weights_beyond_int8(name: str, per_channel: bool, zero: int, tmp_path: 
     data = net.quantized(net.input("x", shape), 0.02, zero)
     weight = net.weight(*filters, per_channel=per_channel, dtype="uint8", zero=50)
     made = convolution(net, data, weight, net.bias(filters[0]), **attributes)
-    integers = Integers(net.model(net.quantize(made, 0.4, 100)), tmp_path, unsigned=True)
+    integers = Integers(net.model(net.quantize(made, 0.4, 100)), tmp_path, data="uint8")
     taken = f"nn.conv{len(shape) - 2}d"
     assert set(integers.products) == {(taken, "uint8", "int8", "int32")}
     assert integers.products.total() == 2
@@ -334,7 +334,7 @@ def test_matrices_beyond_int8(stored: str, tmp_path: Path) -> None:
     net = Net()
     data = net.quantized(net.input("x", (3, 4, 30)), 0.02, 7)
     weight = net.weight(30, 6, dtype=stored, zero=50, axis=1)
-    integers = Integers(net.model(net.quantize(net.add("MatMul", data, weight), 0.3, 128)), tmp_path, unsigned=True)
+    integers = Integers(net.model(net.quantize(net.add("MatMul", data, weight), 0.3, 128)), tmp_path, data="uint8")
     assert integers.products == {("matmul", "uint8", "int8", "int32"): 2}
     integers.check(1)
 
@@ -344,7 +344,7 @@ def test_groups_beyond_int8_stay_in_float(tmp_path: Path) -> None:
     data = net.quantized(net.input("x", (1, 8, 5, 5)), 0.02, 7)
     weight = net.weight(8, 4, 3, 3, dtype="uint8", zero=50)
     integers = Integers(
-        net.model(net.quantize(convolution(net, data, weight, group=2), 0.3, 128)), tmp_path, unsigned=True
+        net.model(net.quantize(convolution(net, data, weight, group=2), 0.3, 128)), tmp_path, data="uint8"
     )
     assert integers.products == {("nn.conv2d", "float32", "float32", "float32"): 1}
     integers.check(1)
