@@ -13,8 +13,6 @@ from packager.ir.primitives import BackendOutput, Candidates, FunctionGroup, Par
 MAX_CANDIDATES = 255
 """Candidates of a primitive function; the bundle stores the selected one in a byte."""
 
-ALIGNMENTS = (64, 256)
-
 
 def check_answer(kind: str, partitions: Sequence[Partition], output: BackendOutput) -> None:
     """Raise BackendError unless ``output`` has each partition once, and its references resolve."""
@@ -53,11 +51,6 @@ def _check_group(kind: str, part: Partition, group: FunctionGroup, output: Backe
     for function in group.functions:
         if function.candidates is not None and (wrong := _wrong(function.candidates)):
             raise BackendError(f"{kind}: candidates of {function.symbol}: {wrong}")
-    if group.alignment not in ALIGNMENTS:
-        raise BackendError(
-            f"{kind}: {part.name} wants its tensors at multiples of {group.alignment} bytes",
-            hint=f"the arena can do {' or '.join(map(str, ALIGNMENTS))}",
-        )
     if not group.functions:
         raise BackendError(f"{kind}: {part.name} has no primitive function")
 
