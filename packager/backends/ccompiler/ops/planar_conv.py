@@ -30,7 +30,7 @@ from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, ceil_
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks, sum_of
 from packager.backends.ccompiler.gemm.planes import PlaneBlocks, find_plane_blocks
-from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
+from packager.backends.ccompiler.gemm.tiles import BAND, registers_of, tiles_of
 from packager.backends.ccompiler.ops.depthwise_lines import DepthwisePlanes, add_depthwise_planes, find_planes
 
 # The most elements of a packed band of pixels, 64 KiB of the stack, and its most channels, of half as many pixels.
@@ -232,6 +232,7 @@ def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "blocks": blocks.count,
         "place": blocks.place,
         "room": blocks.room,
+        "tile_rows": registers_of(group.machine, kind.name).rows,
         "bands": c_text(bands),
         "band": band,
         "panel": COLUMNS,
@@ -275,6 +276,7 @@ def _add_windows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "blocks": blocks.count,
         "place": blocks.place,
         "room": blocks.room,
+        "tile_rows": registers_of(group.machine, kind.name).rows,
         "most": planes.columns,
         "sum": sum_of(kind)[1],
     }
