@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,15 @@ def test_weights_are_fetched_where_they_may_be_far_away(depths: Sequence[Any], f
     source, groups, _ = render_module(partitions, (), MACHINES[0])
     assert len(groups) == len(depths)
     assert ("__builtin_prefetch(next" in source) == fetches
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(64, 64), (40_000, 128)], ids=["cache", "memory"])
+def test_a_row_reads_more_panels_at_once_from_memory(depth: int, columns: int) -> None:
+    arguments = [variable("x", (1, depth)), variable("w", (depth, 128))]
+    part = partition(arguments, lambda e, x, w: e(relax.op.matmul(x, w)), [1])
+    source, _, _ = render_module([part], (), MACHINES[0])
+    assert set(re.findall(r"void pk_tile_f32_1x(\d+)", source)) >= {str(columns)}
+    assert ("void pk_tile_f32_1x128" in source) == (columns == 128)
 
 
 # Bounds after a bias that tiles compute in registers, and one that they do not.
