@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from packager.backends.ccompiler.bytes.tables import use_tables
 from packager.backends.ccompiler.compiler import compile_module, machine_of, predefined
 from packager.backends.ccompiler.core.copies import compose_moves
 from packager.backends.ccompiler.core.expressions import CTYPES, LIBM
-from packager.backends.ccompiler.core.functions import CFunction, GroupDraft
+from packager.backends.ccompiler.core.functions import GroupDraft
 from packager.backends.ccompiler.core.in_place import find_placeable, write_in_place
 from packager.backends.ccompiler.core.machine import (
     BYTE_LOADS,
@@ -78,8 +79,8 @@ from packager.codegen.templates import MARK, render
 from packager.errors import BackendError
 from packager.ir.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
 
-# Weights that stay in the L2 cache between runs, whatever the CPU.
-NEAR = 64 * 1024
+# Weights that stay in the L2 cache between runs, whatever the CPU, and those that stay in the shared cache.
+NEAR, HELD = 64 * 1024, 1 << 22
 INTEGERS = [
     (ctype.suffix, ctype.value, "uint64_t" if dtype == "int64" else "uint32_t")
     for dtype, ctype in CTYPES.items()
@@ -187,6 +188,7 @@ def render_module(
     sources = [function.source for function in made]
     lanes = machine.vector_bytes // 4
     wanted = {tile for function in made for tile in function.tiles}
+    weights = _weights(partitions, drafts)
     values = {
         "mark": MARK,
         "headers": [header_name(name) for name in headers],
@@ -211,7 +213,7 @@ def render_module(
         "half_type": "_Float16" if machine.name == "aarch64" else "int16_t",
         "pair_product": PAIR_PRODUCTS[machine.name],
         "tiles": [
-            *render_tiles(machine, wanted, fetch=_are_far(made)),
+            *render_tiles(machine, wanted, fetch=weights > NEAR, cached=weights <= HELD),
             *render_dots(machine, wanted, sources),
             *render_narrow(machine, wanted),
             *render_transforms(sources),
@@ -230,10 +232,14 @@ def render_module(
     return render("ccompiler/common/module.c.j2", values), groups, given_back
 
 
-def _are_far(functions: Sequence[CFunction]) -> bool:
-    """Whether the weights of all functions may leave the L2 cache between runs."""
-    weights = [function.weights for function in functions]
-    return not all(isinstance(count, int) for count in weights) or sum(map(int, weights)) > NEAR
+def _weights(partitions: Sequence[Partition], drafts: Mapping[str, GroupDraft]) -> float:
+    """Return the number of weights that all calls of all functions read; infinity if it is symbolic."""
+    total = 0.0
+    for partition in partitions:
+        read = [function.weights for function in drafts[partition.name].functions] if partition.name in drafts else []
+        different = {tuple(sorted(site.constants.items())) for site in partition.sites}
+        total += len(different) * sum(count if isinstance(count, int) else math.inf for count in read)
+    return total
 
 
 def draft_groups(

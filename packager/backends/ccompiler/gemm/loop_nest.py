@@ -22,7 +22,7 @@ from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered, sum_of
 from packager.backends.ccompiler.gemm.finish import Finish, find_finish
 from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
-from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
+from packager.backends.ccompiler.gemm.tiles import BAND, product_rows, tiles_of
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
@@ -86,6 +86,8 @@ def add_product(
     total = f"o{result.index}[j]" if result else as_result(place, anchor.result.dtype)
     is_done = sizes.target or (result and not stage.after) or finish
     program = None if is_done else draft.program(stage, total)
+    counts = data.groups or blocks.counts
+    tile_rows = product_rows(group.machine, kind.name, counts)
     half = kind.name == "f32" and isinstance(columns, int) and 0 < columns % COLUMNS <= COLUMNS // 2
     values = {
         "program": program,
@@ -93,6 +95,7 @@ def add_product(
         "finish": finish.values(draft, sizes.row.removesuffix(" + r"), c_text(stage.inner)) if finish else None,
         "turned": _turned(turned, draft) if turned else None,
         "kind": kind,
+        "tile_rows": tile_rows,
         "sizes": sizes,
         "w": weights,
         "rows": c_text(blocks.rows),
@@ -123,8 +126,7 @@ def add_product(
         "half": half,
     }
     extent = product((sizes.batch, blocks.count, bands))
-    counts = data.groups or blocks.counts
-    tiles = tiles_of(group.machine, kind, counts, columns, band, grouped=data.grouped, half=half)
+    tiles = tiles_of(group.machine, kind, counts, columns, band, most=tile_rows, grouped=data.grouped, half=half)
     made = other.made_of if other else tiles
     draft.finish(name, extent, values, made, product((sizes.batch, sizes.depth, columns)))
 

@@ -10,7 +10,7 @@ from typing import Any
 from packager.backends.ccompiler.core.expressions import CTYPES, element
 from packager.backends.ccompiler.core.functions import FunctionDraft, GroupDraft
 from packager.backends.ccompiler.core.operations import Operation
-from packager.backends.ccompiler.core.shapes import c_text, ceil_div, makes_channels_last, product
+from packager.backends.ccompiler.core.shapes import MOST_GROUPS, c_text, ceil_div, equal, makes_channels_last, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.bundle.dtypes import DTYPES
 
@@ -19,6 +19,8 @@ MOST_BYTES = 8192
 # Elements of a group, and pixels of planes, that are moved at once.
 STEP = 16
 PLACES = 256
+# Elements of each tensor that are stacked at once.
+STACKED = 64
 
 
 def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
@@ -41,8 +43,12 @@ def add_move(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
 
 def _add_concat(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     """Add the function that concatenates: a row is all that lies beyond the axes before the concatenated one."""
-    draft = group.function("concat")
     axis = anchor.attributes.axis
+    single = all(equal(product(use.shape[axis:]), 1) for use in anchor.uses)
+    if single and not stage.after and len(anchor.uses) <= MOST_GROUPS:
+        _add_stack(stage, anchor, group)
+        return
+    draft = group.function("concat")
     values = _row_values(stage, anchor, group, draft)
     values["fields"] = [
         {"from": draft.tensor(use.tensor, False), "width": c_text(product(use.shape[axis:]))} for use in anchor.uses
@@ -50,6 +56,19 @@ def _add_concat(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     values["itemsize"] = DTYPES[anchor.result.dtype].itemsize
     fields = 1 if values["program"] else len(anchor.uses)
     draft.finish("ops/concat", product((stage.rows, fields)), values)
+
+
+def _add_stack(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
+    """Add the function that stacks a few tensors along a last axis: a loop that becomes shuffles."""
+    draft = group.function("stack")
+    values = {
+        "sources": [draft.tensor(use.tensor, False) for use in anchor.uses],
+        "result": draft.tensor(anchor.result, True),
+        "stored": CTYPES[anchor.result.dtype].stored,
+        "rows": c_text(stage.rows),
+        "step": STACKED,
+    }
+    draft.finish("ops/stack", ceil_div(stage.rows, STACKED), values)
 
 
 def _row_values(stage: Stage, anchor: Operation, group: GroupDraft, draft: FunctionDraft) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from packager.backends.ccompiler.core.shapes import Extent, Shape, c_text, ceil_
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks, sum_of
 from packager.backends.ccompiler.gemm.planes import PlaneBlocks, find_plane_blocks
-from packager.backends.ccompiler.gemm.tiles import BAND, tiles_of
+from packager.backends.ccompiler.gemm.tiles import BAND, product_rows, registers_of, tiles_of
 from packager.backends.ccompiler.ops.depthwise_lines import DepthwisePlanes, add_depthwise_planes, find_planes
 
 # The most elements of a packed band of pixels, 64 KiB of the stack, and its most channels, of half as many pixels.
@@ -220,6 +220,7 @@ def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     w = draft.tensor(weights.tensor, False)
     band = BAND if depth * BAND <= PACKED else BAND // 2
     blocks, bands = even_blocks(outer), ceil_div(pixels, band)
+    tile_rows = product_rows(group.machine, kind.name, blocks.counts)
     most = band if not isinstance(pixels, int) else min(band, ceil_div(pixels, COLUMNS) * COLUMNS)
     values = {
         "program": draft.program(stage, f"c[r * {most + COLUMNS} + j]"),
@@ -232,6 +233,7 @@ def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "blocks": blocks.count,
         "place": blocks.place,
         "room": blocks.room,
+        "tile_rows": tile_rows,
         "bands": c_text(bands),
         "band": band,
         "panel": COLUMNS,
@@ -239,7 +241,7 @@ def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "sum": sum_of(kind)[0],
         "sums": ceil_div(depth, sum_of(kind)[0]),
     }
-    tiles = tiles_of(group.machine, kind, blocks.counts, pixels, band)
+    tiles = tiles_of(group.machine, kind, blocks.counts, pixels, band, most=tile_rows)
     near = frozenset(replace(tile, near=True) for tile in tiles if tile.panels * COLUMNS <= band)
     extent: Extent = product((batch, bands, blocks.count))
     draft.finish("gemm/planar_conv", extent, values, near)
@@ -275,6 +277,7 @@ def _add_windows(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "blocks": blocks.count,
         "place": blocks.place,
         "room": blocks.room,
+        "tile_rows": registers_of(group.machine, kind.name).rows,
         "most": planes.columns,
         "sum": sum_of(kind)[1],
     }

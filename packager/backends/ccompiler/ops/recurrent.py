@@ -21,7 +21,7 @@ from packager.backends.ccompiler.core.shapes import Extent, c_text, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import GAP, Blocks, even_size
 from packager.backends.ccompiler.gemm.loop_nest import pad
-from packager.backends.ccompiler.gemm.tiles import tiles_of
+from packager.backends.ccompiler.gemm.tiles import registers_of, tiles_of
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
 from packager.graph.recurrent import Activation, Recurrent, description_of
 
@@ -98,6 +98,7 @@ def add_recurrent(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "place": blocks.place,
         "blocks": c_text(blocks.count),
         "block": size,
+        "tile_rows": registers_of(group.machine, kind.name).rows,
         "reverse": "direction" if directions > 1 else str(int(description.reverse[0])),
         "finals": description.finals,
     }

@@ -33,7 +33,7 @@ from packager.backends.ccompiler.core.shapes import c_text, ceil_div, product
 from packager.backends.ccompiler.core.stages import Stage
 from packager.backends.ccompiler.gemm.blocks import even_blocks
 from packager.backends.ccompiler.gemm.loop_nest import packer
-from packager.backends.ccompiler.gemm.tiles import tiles_of
+from packager.backends.ccompiler.gemm.tiles import registers_of, tiles_of
 from packager.codegen.templates import render
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def add_winograd(
         "steps": taps * inner,
         "together": together,
         "block": blocks.room,
+        "tile_rows": registers_of(group.machine, kind.name).rows,
         "blocks": c_text(blocks.count),
         "place": blocks.place,
         "slice": slice_,

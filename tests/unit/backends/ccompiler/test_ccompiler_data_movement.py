@@ -40,6 +40,19 @@ def test_concat(widths: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(run(*data), np.concatenate(data, -1))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [2, 7, 8])
+def test_stack_of_symbolic_extents(count: int, dtype: str, tmp_path: Path) -> None:
+    """Single elements of several tensors: units of whole loops, and one that is shorter."""
+    n = tirx.Var("n", "int64")
+    arguments = [variable(f"x{i}", (n, 5, 1), dtype) for i in range(count)]
+    run = Runner(partition(arguments, lambda e, *xs: e(op.concat(list(xs), -1))), tmp_path)
+    assert functions(run) == ["stack"]
+    for batch in (1, 64, 0, 71):
+        data = [random((batch, 5, 1), dtype) for _ in range(count)]
+        np.testing.assert_array_equal(run(*data), np.concatenate(data, -1))
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_concat_of_symbolic_extents(axis: int, tmp_path: Path) -> None:
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Machine
-from packager.backends.ccompiler.gemm.tiles import BAND, heights_of, registers_of, tiles_of
+from packager.backends.ccompiler.gemm.tiles import BAND, heights_of, product_rows, registers_of, tiles_of
 from packager.backends.ccompiler.module import render_module
 
 MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, "sse2"), Machine(16, 32, "aarch64")]
@@ -28,25 +29,29 @@ MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, 
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_units_of_any_bands_have_their_tiles(machine: Machine, kind: str) -> None:
     """Tiles are as wide as they can be, and half of that while columns are left: products.c.j2 does the same."""
-    columns, rows = [16, 37, 40, 64, 72, 96, 128, 200, 264, 512], [1, 2, 5, 14, 15, 56]
+    columns, rows = [16, 37, 40, 64, 72, 96, 128, 200, 264, 512], [1, 2, 5, 8, 14, 15, 56]
     missing = {
         case: found
-        for case in itertools.product(rows, columns, [False, True], [BAND, BAND // 2])
+        for case in itertools.product(rows, columns, [False, True], [BAND, BAND // 2], [False, True])
         if (found := missing_tiles(machine, kind, *case))
     }
     assert not missing
 
 
 def missing_tiles(
-    machine: Machine, kind: str, rows: int, columns: int, grouped: bool, band: int
+    machine: Machine, kind: str, rows: int, columns: int, grouped: bool, band: int, short: bool
 ) -> set[tuple[int, int, bool]]:
-    """Return the tiles, (rows, panels, half of the last), that some unit needs and that are not made."""
+    """Return the tiles, (rows, panels, half of the last), that some unit needs and that are not made.
+
+    ``short`` is for those of dense and conv2d, which may have fewer rows.
+    """
     registers = registers_of(machine, KINDS[kind].name)
+    most = product_rows(machine, KINDS[kind].name, (rows,)) if short else registers.rows
     half = kind == "float32" and 0 < columns % COLUMNS <= COLUMNS // 2
-    made = tiles_of(machine, KINDS[kind], (rows,), columns, band, grouped=grouped, half=half)
+    made = tiles_of(machine, KINDS[kind], (rows,), columns, band, most=most, grouped=grouped, half=half)
     needed = set()
-    both = grouped and 2 * rows <= registers.rows
-    heights = {rows, 2 * rows} if both else heights_of(rows, registers.rows)
+    both = grouped and 2 * rows <= most
+    heights = {rows, 2 * rows} if both else heights_of(rows, most)
     whole, step = -(-columns // COLUMNS), band // COLUMNS
     for first in range(0, whole, step):
         for last in {*range(first + step, whole, step), whole}:
@@ -74,6 +79,15 @@ def test_weights_are_fetched_where_they_may_be_far_away(depths: Sequence[Any], f
     source, groups, _ = render_module(partitions, (), MACHINES[0])
     assert len(groups) == len(depths)
     assert ("__builtin_prefetch(next" in source) == fetches
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(64, 64), (40_000, 128)], ids=["cache", "memory"])
+def test_a_row_reads_more_panels_at_once_from_memory(depth: int, columns: int) -> None:
+    arguments = [variable("x", (1, depth)), variable("w", (depth, 128))]
+    part = partition(arguments, lambda e, x, w: e(relax.op.matmul(x, w)), [1])
+    source, _, _ = render_module([part], (), MACHINES[0])
+    assert set(re.findall(r"void pk_tile_f32_1x(\d+)", source)) >= {str(columns)}
+    assert ("void pk_tile_f32_1x128" in source) == (columns == 128)
 
 
 # Bounds after a bias that tiles compute in registers, and one that they do not.
