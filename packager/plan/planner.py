@@ -24,7 +24,7 @@ from packager.ir.model import CallSource, LoweredModel, ModelSignature
 from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.alternatives import write_to_outputs
-from packager.plan.arena import ALIGNMENTS, allocate
+from packager.plan.arena import allocate
 from packager.plan.branches import assign_branches, digits_of_tensors
 from packager.plan.buckets import gather_variants
 from packager.plan.call_graph import call_graph
@@ -52,7 +52,6 @@ def plan(model: LoweredModel, *, packed_constants: bool = False) -> CallPlan:
 class _Planner(Values):
     def __init__(self, model: LoweredModel) -> None:
         super().__init__(model)
-        self.alignment = ALIGNMENTS[model.device]
         self.states = StateMemory(self.constants, self.alignment)
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena

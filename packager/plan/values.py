@@ -19,6 +19,7 @@ from packager.ir.call_plan import Operand
 from packager.ir.model import LoweredModel
 from packager.ir.primitives import Packing
 from packager.ir.shapes import Extent
+from packager.plan.arena import ALIGNMENTS
 from packager.plan.calls import PlannedTensor, owners, root
 from packager.plan.constants import ConstantBuilder
 
@@ -28,6 +29,7 @@ class Values:
 
     def __init__(self, model: LoweredModel) -> None:
         self.model = model
+        self.alignment = ALIGNMENTS[model.device]
         self.dims: Mapping[str, Dim] = {dim.name: dim for dim in model.signature.dims}
         self.names: IdentityMap[Extent] = IdentityMap()  # main's shape variables
         self.constants = ConstantBuilder(reserved=[*model.constants, *model.weights])

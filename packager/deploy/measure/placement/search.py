@@ -13,11 +13,12 @@ import numpy as np
 
 from packager.deploy.measure.placement.effort import FINALISTS, KEPT, LEAST_ROUNDS, Budget, Effort
 from packager.deploy.measure.placement.final import Finalist, hold_final
+from packager.deploy.measure.placement.measured import Measured, simplified, without_unmeasured
 from packager.deploy.measure.placement.proposals import Losses, Proposals
 from packager.deploy.measure.placement.screen import MATTERS, Screened, screen
 from packager.deploy.measure.placement.space import Space, Vector
 from packager.deploy.measure.placement.timing import MOST_AT_ONCE, PROBE_ROUNDS, Drift, Ledger, Timer
-from packager.deploy.measure.statistics import CERTAINTY, center, significantly_less
+from packager.deploy.measure.statistics import center, significantly_less
 from packager.progress import report
 
 FIRST_BATCHES = 2
@@ -28,21 +29,6 @@ FEW_ROUNDS = 3
 """Profiles of a vector when time is short."""
 PARENTS = 4
 """Vectors whose changes a generation tries."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The alternatives of one place, the others as in ``vector``: microseconds of a run, and errors of the differences
-    to the fastest."""
-
-    place: int
-    vector: Vector
-    us: tuple[float, ...]
-    errors: tuple[float, ...]
-
-    def slower(self, digit: int) -> bool:
-        """Whether an alternative is slower than the fastest, beyond the noise."""
-        return self.us[digit] - min(self.us) > CERTAINTY * self.errors[digit]
 
 
 @dataclass(frozen=True)
@@ -268,9 +254,10 @@ class _Search:
         """Compare the fastest vectors with all plans in turns; the earliest within the noise of the fastest wins."""
         best_plan = min(self.plans, key=lambda vector: self.ledger.estimate(vector).ratio)
         fastest = self.ledger.measured()
-        faster = [self._without_unmeasured(v, best_plan) for v in fastest[: fastest.index(best_plan)]]
+        ahead = fastest[: fastest.index(best_plan)]
+        faster = [without_unmeasured(vector, best_plan, self.space, self.places) for vector in ahead]
         found = [v for v in dict.fromkeys(faster) if v not in self.plans][:FINALISTS]
-        if found and (simpler := self._simplified(found[0], best_plan)) not in (*self.plans, *found):
+        if found and (simpler := simplified(found[0], best_plan, self.places)) not in (*self.plans, *found):
             found.append(simpler)
         found.sort(key=lambda vector: sum(a != b for a, b in zip(vector, best_plan, strict=True)))
         plans = {vector: name for vector, name in self.plans.items() if not self._is_slow(vector)}
@@ -287,19 +274,3 @@ class _Search:
             drift=self.ledger.drift,
             warnings=(*self.warnings, *self.ledger.drift.warnings),
         )
-
-    def _without_unmeasured(self, vector: Vector, plan: Vector) -> Vector:
-        """Return a vector whose functions are as in the plan where no candidates were measured: no record has these."""
-        return tuple(
-            plan[index] if place.is_function and index not in self.places else vector[index]
-            for index, place in enumerate(self.space.places)
-        )
-
-    def _simplified(self, vector: Vector, plan: Vector) -> Vector:
-        """Return a vector without its changes of a plan that gained nothing beyond the noise in the descent."""
-        digits = list(vector)
-        for index, measured in self.places.items():
-            gain = measured.us[plan[index]] - measured.us[digits[index]]
-            if gain <= CERTAINTY * max(measured.errors[plan[index]], measured.errors[digits[index]]):
-                digits[index] = plan[index]
-        return tuple(digits)

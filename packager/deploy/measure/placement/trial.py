@@ -18,8 +18,9 @@ from packager.deploy.measure.candidates import Tuned, record_of, tunable
 from packager.deploy.measure.placement.effort import Effort
 from packager.deploy.measure.placement.final import Finalist
 from packager.deploy.measure.placement.journal import Journal, Subject
+from packager.deploy.measure.placement.measured import Measured
 from packager.deploy.measure.placement.result import AlternativeTime, ChoiceTimes, PlacementResult, PlanTime
-from packager.deploy.measure.placement.search import Found, Measured, search
+from packager.deploy.measure.placement.search import Found, search
 from packager.deploy.measure.placement.sessions import Calls, SessionTimer, missing_libraries, most_sessions
 from packager.deploy.measure.placement.space import Place, Plan, Space, Vector
 from packager.deploy.measure.placement.timing import Timer
