@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 import sys
 import time
@@ -112,10 +113,11 @@ def run_in_turns(
     sessions = {label: bundle.session() for label, bundle in loaded.items()}
     outputs = {label: session.run(model.inputs) for label, session in sessions.items()}
     runs = {label: session.bind(model.inputs, outputs[label]) for label, session in sessions.items()}
+    draw = random.Random(0)
     for number in range(arguments.rounds):
         best = min((taken[label][0] for label in runs if taken[label]), default=math.inf)
         order = [label for label in runs if number == 0 or taken[label][0] < 2 * best]
-        for label in order[number % len(order) :] + order[: number % len(order)]:
+        for label in draw.sample(order, len(order)):
             end, fastest = time.perf_counter() + arguments.block, math.inf
             while time.perf_counter() < end:
                 start = time.perf_counter()
