@@ -183,7 +183,7 @@ def link_with(tools: Machine, source: str, folder: Path) -> Path:
 def table_of(array: np.ndarray) -> ConstantTable:
     builder = ConstantBuilder()
     builder.add("w", array)
-    return builder.build(packed=False, originals={})
+    return builder.build(64, originals={})
 
 
 EVERYTHING = """
