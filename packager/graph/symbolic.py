@@ -5,6 +5,7 @@ The text consists of integers, names of dims, ``+ - * //``, parentheses, ``min``
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -161,6 +162,12 @@ def bounded_dims(
 def maximum(expr: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> int:
     """Return an upper bound of a ``tirx`` expression over the bounds of the dims."""
     return extent_interval(to_extent(expr, names), dims)[1]
+
+
+def most_elements(extents: Sequence[Any], parameters: Sequence[Any], bounds: Sequence[tuple[int, int]]) -> int:
+    """Return an upper bound of a product of extents over the bounds of the variables of a partition's parameters."""
+    names, dims = bounded_dims(shape_variables(parameters), bounds)
+    return math.prod(maximum(extent, names, dims) for extent in extents)
 
 
 def extent_interval(extent: Extent, dims: Mapping[str, Dim]) -> tuple[int, int]:

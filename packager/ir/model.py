@@ -163,7 +163,7 @@ class LoweredModel:
     """A flat Relax ``main`` of calls of PrimFuncs and partitions, and the primitive functions of each by name.
 
     ``constants`` are the values of main's parameters after the inputs, in order; ``weights`` the model's constants;
-    ``tables`` the backends' constants by name. ``call_sources`` are in call order.
+    ``tables`` the backends' constants by name. ``call_sources`` are in call order. ``device`` is "cpu" or "cuda".
     """
 
     signature: ModelSignature

@@ -183,13 +183,11 @@ def _targets(options: BuildOptions, place: PlacementRule | Path) -> TargetList:
     external = [{"kind": "external", "libraries": libraries}] if libraries else []
     parsed = parse_targets([*external, *(listed or DEFAULT_TARGETS)])
     parsed.require_one_device()
-    targets = _with_cuda_home(parsed, options.cuda_home)
-    if place not in PLACEMENTS:  # candidates were measured together with the placement
-        targets = _with_tuning(targets, paths_of(place))
+    measured = () if place in PLACEMENTS else paths_of(place)  # candidates were measured together with the placement
     tuning = paths_of(options.tuning)
-    if tuning and not any(map(_reads_tuning, targets.specialized)):
+    if tuning and not any(map(_reads_tuning, parsed.specialized)):
         raise UsageError("--tuning is given, but no Target reads tuning records", hint="for example: -t cutlass")
-    return _with_tuning(targets, tuning)
+    return _with_tuning(_with_cuda_home(parsed, options.cuda_home), [*measured, *tuning])
 
 
 def _with_cuda_home(targets: TargetList, home: StrPath | None) -> TargetList:

@@ -19,6 +19,7 @@ from packager.plan.arena import ALIGNMENTS, align
 from packager.plan.constant_views import find_view
 
 DENSE = max(ALIGNMENTS.values())
+"""Bytes of which contents are multiples that keep what follows them aligned on any device."""
 
 
 @dataclass

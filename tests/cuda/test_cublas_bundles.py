@@ -99,11 +99,6 @@ def cast(name: str, array: Any) -> Any:
     return np.clip(np.rint(array * 100), -128, 127).astype(kind) if kind == np.int8 else array.astype(kind)
 
 
-def tensor(name: str, array: Any) -> onnx.TensorProto:
-    code = onnx.TensorProto.FLOAT8E4M3FN if array.dtype == E4M3 else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor(name, code, array.shape, array.tobytes(), raw=True)
-
-
 @pytest.fixture(scope="module")
 def weights() -> dict[str, Any]:
     rng = np.random.default_rng(0)
@@ -115,7 +110,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, Any]) ->
     folder = tmp_path_factory.mktemp("products")
     model = onnx.parser.parse_model(MODEL)
     arrays = {**weights, "scale": np.float16(0.25)}
-    model.graph.initializer.extend(tensor(name, np.asarray(array)) for name, array in arrays.items())
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()
+    )
     onnx.save(model, folder / "products.onnx")
     targets = ["cuda -arch=sm_90a", "cublas"]
     return packager.build(

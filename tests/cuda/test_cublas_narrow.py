@@ -13,33 +13,20 @@ import onnxruntime
 import pytest
 
 import packager
-from packager.deploy.measure.cuda_memory import Device
-from packager.errors import RunError
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("real_gpu")]
 E4M3 = ml_dtypes.float8_e4m3fn
 TARGETS = ["cuda -arch=sm_90a", "cublas"]
 QDQ = """xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wd = DequantizeLinear <axis = 1> (w, sw, zw)
   p = MatMul(xd, wd)"""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def gpu() -> None:
-    try:
-        Device(0)
-    except RunError as error:
-        pytest.skip(error.message)
-
-
-def tensor(name: str, array: Any) -> onnx.TensorProto:
-    code = onnx.TensorProto.FLOAT8E4M3FN if array.dtype == E4M3 else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor(name, code, array.shape, array.tobytes(), raw=True)
-
-
 def ran(folder: Path, text: str, arrays: dict[str, Any], **inputs: Any) -> tuple[list[Any], list[Any]]:
     """Return what a bundle computes, and what onnxruntime does."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
-    model.graph.initializer.extend(tensor(name, np.asarray(array)) for name, array in arrays.items())
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()
+    )
     path = folder / "model.onnx"
     onnx.save(model, path)
     options = onnxruntime.SessionOptions()

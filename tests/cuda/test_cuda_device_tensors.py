@@ -33,13 +33,10 @@ SLEEP_CYCLES = 200_000_000  # about a tenth of a second
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gpu() -> None:
+def gpu(request: pytest.FixtureRequest) -> None:
     if not FOLDER:
         pytest.skip("PACKAGER_GPU_BUNDLES is not set")
-    try:
-        Device(0)
-    except RunError as error:
-        pytest.skip(error.message)
+    request.getfixturevalue("real_gpu")
 
 
 @pytest.fixture(scope="module")

@@ -32,9 +32,9 @@ from packager.backends.api import (
     Target,
     Unavailable,
     attribute,
+    read_records,
     run,
 )
-from packager.bundle.tuning_records import read_records
 from packager.errors import UsageError
 
 TERMS = 9  # of the series: 3^19/19! is 1e-8

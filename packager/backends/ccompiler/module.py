@@ -49,7 +49,7 @@ from packager.backends.ccompiler.core.operations import (
 from packager.backends.ccompiler.core.reciprocals import multiply_by_reciprocals
 from packager.backends.ccompiler.core.shapes import c_name
 from packager.backends.ccompiler.core.stages import Stage, make_stages
-from packager.backends.ccompiler.gemm.blocks import SUM
+from packager.backends.ccompiler.gemm.blocks import HELD, SUM
 from packager.backends.ccompiler.gemm.dots import render_dots
 from packager.backends.ccompiler.gemm.narrow import render_narrow
 from packager.backends.ccompiler.gemm.planes import render_planes
@@ -79,8 +79,8 @@ from packager.codegen.templates import MARK, render
 from packager.errors import BackendError
 from packager.ir.primitives import BackendOutput, FunctionGroup, Partition, StaticLibrary
 
-# Weights that stay in the L2 cache between runs, whatever the CPU, and those that stay in the shared cache.
-NEAR, HELD = 64 * 1024, 1 << 22
+# Weights that stay in the L2 cache between runs, whatever the CPU.
+NEAR = 64 * 1024
 INTEGERS = [
     (ctype.suffix, ctype.value, "uint64_t" if dtype == "int64" else "uint32_t")
     for dtype, ctype in CTYPES.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +28,8 @@ from packager.bundle.hashing import digest, digest_of_folder
 from packager.bundle.tuning_records import read_records
 from packager.codegen.templates import MARK, render
 from packager.errors import BackendError
-from packager.graph import symbolic
 from packager.graph.identity import IdentityMap
+from packager.graph.symbolic import most_elements
 from packager.ir.primitives import BackendOutput, Partition, StaticLibrary
 from packager.resources import folder
 
@@ -93,16 +92,9 @@ def draft_partition(partition: Partition, options: CublasOptions) -> Draft:
     if not isinstance(problem, CublasProblem):
         raise BackendError(f"cublas: {partition.name} ({composite.name}) has no problem of this backend's")
     call, memory = ProblemCall(f"{partition.name}_cublas", "pk_cublas_t"), ProblemMemory()
-    rows = _most_rows(problem, partition)
+    rows = most_elements(problem.rows, partition.function.params, partition.bounds)
     state_problem(problem, rows, arguments, call, memory, options)
     return Draft(call, memory, problem, rows, describe(problem, partition.cost.flops))
-
-
-def _most_rows(problem: CublasProblem, partition: Partition) -> int:
-    """Return the rows of one product at the maxima of the partition's variables."""
-    variables = symbolic.shape_variables(partition.function.params)
-    names, dims = symbolic.bounded_dims(variables, partition.bounds)
-    return math.prod(symbolic.maximum(extent, names, dims) for extent in problem.rows)
 
 
 def revision_of(options: CublasOptions) -> str:

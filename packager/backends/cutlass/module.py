@@ -19,7 +19,7 @@ from packager.backends.cutlass.core.compile_kernels import (
 from packager.backends.cutlass.core.drafts import GroupDraft
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
-from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm, most_rows
+from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
 from packager.bundle.manifest import License
@@ -30,6 +30,7 @@ from packager.codegen.toolchain import run
 from packager.errors import BackendError
 from packager.graph.identity import IdentityMap
 from packager.graph.products.matmul import MatmulProblem
+from packager.graph.symbolic import most_elements
 from packager.ir.primitives import BackendOutput, CudaModule, Partition, StaticLibrary
 
 LICENSES = (License("NVIDIA CUTLASS", "BSD-3-Clause"),)
@@ -83,7 +84,8 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
         case MatmulProblem() as problem:
             add_gemm(problem, arguments, group, options, flops)
         case BlockProblem() as problem:
-            add_block_gemm(problem, arguments, group, options, most_rows(problem, partition))
+            rows = most_elements(problem.rows, partition.function.params, partition.bounds)
+            add_block_gemm(problem, arguments, group, options, rows)
         case ConvProblem() as problem:
             add_convolution(problem, arguments, group, options, flops)
         case QuantizedProblem() as problem:

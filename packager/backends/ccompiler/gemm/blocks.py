@@ -22,6 +22,8 @@ COPIED = 256
 SUM = 128
 # Short stretches share a sum of so many steps: a transposed convolution's of few channels, elsewhere a sum per tap.
 SHARED_SUM = 64
+# Weights that stay in the shared cache.
+HELD = 1 << 22
 # Padding between the rows of a buffer, so that they do not alias in the L1 cache.
 GAP = 16
 # Rows with a pitch of a multiple of this alias in the L1 cache.

@@ -19,7 +19,7 @@ from packager.backends.ccompiler.core.operations import Operation, Tensor
 from packager.backends.ccompiler.core.placed import Placed, Turned
 from packager.backends.ccompiler.core.shapes import Extent, c_text, ceil_div, equal, product
 from packager.backends.ccompiler.core.stages import Stage
-from packager.backends.ccompiler.gemm.blocks import CHUNK, Blocks, Data, gathered, sum_of
+from packager.backends.ccompiler.gemm.blocks import CHUNK, HELD, Blocks, Data, gathered, sum_of
 from packager.backends.ccompiler.gemm.finish import Finish, find_finish
 from packager.backends.ccompiler.gemm.line_blocks import LineBlocks
 from packager.backends.ccompiler.gemm.tiles import BAND, product_rows, tiles_of
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 SPAN = 4 * BAND
 # Columns of which the last panel may be copied to where it goes: of fewer, epilogues are as fast after.
 LEAST_COPIED = 3 * COLUMNS
-# Weights that fit the shared cache.
-HELD = 1 << 22
 # The minimum number of units, if narrower bands reach it: threads cannot balance a few.
 UNITS = 16
 

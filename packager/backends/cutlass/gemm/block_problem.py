@@ -33,8 +33,7 @@ from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import bias_fits
-from packager.graph.symbolic import bounded_dims, maximum, shape_variables
-from packager.ir.primitives import Packing, Parameter, Partition
+from packager.ir.primitives import Packing, Parameter
 
 # So many rows are multiplied by the packed bits, 16 at a time: on an H100 48 take 0.6 to 1.2 of what they take by
 # floats, 64 take 0.8 to 1.7 (benchmarks/results/gpu_decoder.txt).
@@ -129,12 +128,6 @@ def add_block_gemm(
     draft.pointer("d", Parameter("argument", len(arguments), written=True))
     draft.set(m=m, n=n, k=k, batch=1, lda=k, ldb=k, ldd=n)
     draft.set_float(alpha=chain.scale)
-
-
-def most_rows(problem: BlockProblem, partition: Partition) -> int:
-    """Return how many rows there may be at any site of a partition."""
-    names, dims = bounded_dims(shape_variables(partition.function.params), partition.bounds)
-    return math.prod(maximum(extent, names, dims) for extent in problem.rows)
 
 
 def _plan(problem: BlockProblem, options: CutlassOptions, most_rows: int) -> tuple[Ranking, Steps | None]:

@@ -38,10 +38,7 @@ def save(folder: Path, text: str, kind: Any, columns: int = 48, per_column: bool
     arrays: dict[str, Any] = {"s": np.float32(0.5), "t": np.float32(0.25), "z": np.zeros((), kind)}
     arrays |= {"w": weights.astype(kind), "sw": scales if per_column else scales[0]}
     arrays |= {"zw": np.zeros(size if per_column else (), kind), "b": rng.random(columns, np.float32)}
-    for name, value in arrays.items():
-        array = np.asarray(value)
-        code = onnx.TensorProto.FLOAT8E4M3FN if array.dtype == E else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        model.graph.initializer.append(onnx.helper.make_tensor(name, code, array.shape, array.tobytes(), raw=True))
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
     onnx.save(model, folder / "model.onnx")
     return folder / "model.onnx"
 
