@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 PANELS = 8
 # Rows of a block by the bytes of a direction's weights, which each block reads in every step: few where the first-level
 # cache holds these; as many as multiply a vector as often as the second level takes to give one; and more where weights
-# come from memory. A small batch is two blocks, which threads share.
+# come from memory. A small batch is two blocks, or one that threads may share in parts of PART rows: each reads all
+# weights, so that a thread that gets several multiplies them at once.
 ROWS = ((1 << 15, 4), (1 << 22, 8))
 MOST_ROWS = 28
 LEAST_ROWS = 4
+PART = 2
 
 # C of activations of ``v``, with their parameters.
 ACTIVATIONS = {
@@ -74,7 +76,8 @@ def add_recurrent(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     width = -(-hidden // COLUMNS) * COLUMNS
     pitch = width + GAP
     size = even_rows(batch, len(description.gates) * width * hidden * 4)
-    blocks = Blocks(1, batch, size)
+    parted = isinstance(batch, int) and size == batch > PART
+    blocks = Blocks(1, batch, PART if parted else size)
     draft = group.function("recurrent")
     values: dict[str, Any] = {
         "x": draft.tensor(x.tensor, False),
@@ -95,8 +98,9 @@ def add_recurrent(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "pitch": pitch,
         "gates": len(description.gates),
         "row_width": directions * len(description.gates) * hidden,
-        "place": blocks.place,
         "blocks": c_text(blocks.count),
+        "rows": blocks.size,
+        "parted": parted,
         "block": size,
         "tile_rows": registers_of(group.machine, kind.name).rows,
         "reverse": "direction" if directions > 1 else str(int(description.reverse[0])),
@@ -118,7 +122,7 @@ def add_recurrent(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         band = PANELS // count * COLUMNS if PANELS % count == 0 else PANELS * COLUMNS // 2
         packed = draft.packed(_packed(weights, phase.gates, description.gates, group), kind.weight)
         for columns in {min(band, width), width % band or band}:
-            heights = blocks.counts or tuple(range(1, size + 1))
+            heights = (None if parted else blocks.counts) or tuple(range(1, size + 1))
             wanted = tiles_of(group.machine, kind, heights, columns * count, band * count)
             tiles |= {replace(tile, near=True) for tile in wanted}
         made.append(

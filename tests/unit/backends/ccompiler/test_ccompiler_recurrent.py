@@ -206,3 +206,20 @@ def test_what_follows_is_computed_after_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         run(data, weights), np.maximum(wanted(usual("rnn"), data, weights, {}) + data, 0), atol=2e-6
     )
+
+
+@pytest.mark.parametrize("batch", [3, 4, 7])
+def test_threads_share_a_small_batch(batch: int, tmp_path: Path) -> None:
+    """One call for all rows, calls for a part each and calls across both directions give equal bits."""
+    layer = usual("lstm", directions=2, finals="h")
+    x, w = variable("x", (5, batch, 2 * 80)), variable("w", (2, 80, 20))
+    run = Runner(
+        partition([x, w], lambda emit, *given: emit(recurrent(RecurrentOperands(*given), layer)), [1]), tmp_path
+    )
+    rng = np.random.default_rng(3)
+    data, weights = (rng.standard_normal(shape).astype(np.float32) / 4 for shape in ((5, batch, 160), (2, 80, 20)))
+    found = []
+    for run.split in (1, 2, 3, 8):
+        found.append(run(data, weights))
+        np.testing.assert_array_equal(found[-1], found[0])
+    np.testing.assert_allclose(found[0], wanted(layer, data, weights, {}), rtol=0, atol=2e-6)
