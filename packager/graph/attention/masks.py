@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
+from tvm.ir import GenericConst
 
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.evaluate import evaluate_call
@@ -43,6 +44,8 @@ def known_mask(flow: Dataflow, variable: Any) -> NDArray[Any] | None:
             values[expr] = array
         return array is not None
 
+    if isinstance(variable, GenericConst):
+        return np.asarray(variable.value.numpy())
     return values[variable] if visit(variable) else None
 
 

@@ -379,6 +379,18 @@ def test_a_number_that_has_a_weight_is_no_mask(tmp_path: Path, fill: float) -> N
     assert any(operator_of(binding.value) == "where" for binding in bindings_of(model.module["main"]))
 
 
+@pytest.mark.parametrize("front", FRONTS)
+def test_a_condition_of_one_element_that_is_always_true(tmp_path: Path, front: str) -> None:
+    """As exporters write it for a decoder's step of one token."""
+    FORMS["always"] = (  # the parametrized tests have been collected
+        Attention(lambda q, k, v, m: softmax(torch.where(torch.ones(1, dtype=torch.bool) & m, scores(q, k), -torch.inf), v)),
+        (torch.randn(BATCH, ROWS, WIDTH), PADDING),
+    )
+    model = import_model(make_build_request(BuildOptions(exported("always", front, tmp_path), targets=GPU)))
+    arguments = [*(tensor.numpy() for tensor in FORMS["always"][1]), *model.weights.values()]
+    np.testing.assert_allclose(compute(model.module, arguments)[0], wanted("always"), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.sampled(12, every_value=False)
 @pytest.mark.parametrize("name", FORMS)
 def test_cpu_bundles_compute_what_torch_does(tmp_path: Path, name: str) -> None:
