@@ -46,7 +46,9 @@ typedef struct {
 
 /* The kernel waits itself (griddepcontrol.wait) before it touches what earlier kernels write, or writes what they read,
  * and never ends without having waited: on GPUs from 90 on it may be started while those before it run. Constants may
- * be read before. Code for older GPUs, which has no such instruction, is launched as without the flag. */
+ * be read before. What earlier kernels write is not loaded by ld.global.nc (__ldg, or const and __restrict__): an SM's
+ * cache may answer with what was there when the kernel was placed. Code for older GPUs, which has no such instruction,
+ * is launched as without the flag. */
 #define PK_CUDA_PROGRAMMATIC 1u
 
 /* The device of a run. */

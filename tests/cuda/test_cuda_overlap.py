@@ -16,16 +16,19 @@ from packager.backends.cuda.codegen import let_kernels_wait
 from packager.errors import BackendError
 
 WAIT = "griddepcontrol.wait"
-# Loops, rows that threads reduce together, shared memory, pads: the forms of TVM's kernels.
+# Loops, rows that threads reduce together, shared memory, pads, stores before loads: the forms of TVM's kernels.
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
-forms (float[n,1,8,8] image) => (float[n,3] y) {
+forms (float[n,1,8,8] image) => (float[n,3] y, float[8,16,64] z) {
   c = Conv <pads = [1, 1, 1, 1]> (image, k)
   p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
   f = Flatten(p)
   m = LayerNormalization(f, g)
   d = Gemm(m, w, b)
   y = Softmax(d)
+  r = ReduceMean <axes = [0], keepdims = 0> (m)
+  e = Expand(r, two)
+  z = ScatterND(t, i, e)
 }
 """
 DECLARED = 'extern "C" __global__ void __launch_bounds__(128) f(float* __restrict__ y, int64_t n);\n'
@@ -35,10 +38,12 @@ DEFINED = DECLARED.replace(";", " {") + "  y[threadIdx.x] = n;\n}\n"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
-    shapes = {"k": (4, 1, 3, 3), "g": (64,), "w": (64, 3), "b": (3,)}
+    shapes = {"k": (4, 1, 3, 3), "g": (64,), "w": (64, 3), "b": (3,), "t": (8, 16, 64)}
     parsed = onnx.parser.parse_model(MODEL)
     for name, shape in shapes.items():
         parsed.graph.initializer.append(onnx.numpy_helper.from_array(rng.random(shape, np.float32), name))
+    for name, numbers in (("two", [2, 64]), ("i", [[1, 2], [3, 4]])):
+        parsed.graph.initializer.append(onnx.numpy_helper.from_array(np.array(numbers), name))
     path = tmp_path_factory.mktemp("forms") / "forms.onnx"
     path.write_bytes(parsed.SerializeToString())
     return path
@@ -62,7 +67,15 @@ def test_every_kernel_waits_before_it_touches_memory(model: Path, tmp_path: Path
         assert not re.search(r"\b(ld|st|atom|red|cp|prefetch)\.(?!param)", before), text
         assert before.count("griddepcontrol.launch_dependents") == 1
         assert re.search(r"\bst\.global", after)
-    assert launchers.count("PK_CUDA_PROGRAMMATIC }") == len(symbols)
+
+    # What earlier kernels write must not be loaded by ld.global.nc in a kernel that is placed before they are complete.
+    overlapping = {}
+    for text in re.split(r"\nint32_t (?=pkf_\w+\([^;{]*\{)", launchers)[1:]:
+        overlapping[text.split("(")[0]] = "PK_CUDA_PROGRAMMATIC }" in text
+    assert sorted(overlapping) == sorted(symbols)
+    for text in kernels:
+        assert overlapping[text.split("(")[0]] == ("ld.global.nc" not in text), text
+    assert set(overlapping.values()) == {False, True}
 
 
 @pytest.mark.slow

@@ -133,15 +133,17 @@ def _compile_launchers(
     parts: Sequence[Sequence[Kernel]], launches: Mapping[str, Launch], target: Target, context: Context
 ) -> Path:
     source = context.workdir / "cuda.c"
+    programmatic = _has_programmatic(target)
     source.write_text(
         render(
             "cuda/cuda_kernels.c.j2",
-            flags=_launch_flags(target),
             modules=[
                 {
                     "name": _module(index),
                     "image": f"kernels_{index}.fatbin",
-                    "kernels": [_kernel_view(i, kernel, launches[kernel.symbol]) for i, kernel in enumerate(part)],
+                    "kernels": [
+                        _kernel_view(i, kernel, launches[kernel.symbol], programmatic) for i, kernel in enumerate(part)
+                    ],
                 }
                 for index, part in enumerate(parts)
             ],
@@ -153,13 +155,13 @@ def _compile_launchers(
     return output
 
 
-def _launch_flags(target: Target) -> str:
-    """Return the launch flags; the runtime checks the GPU and the code for it."""
+def _has_programmatic(target: Target) -> bool:
+    """Whether there is code for GPUs with programmatic launches; the runtime checks the GPU and the code for it."""
     archs = [parse_arch(name) for name in (*target.options.arch, *target.options.ptx)]
-    return "PK_CUDA_PROGRAMMATIC" if any(arch.version >= _PROGRAMMATIC for arch in archs) else "0"
+    return any(arch.version >= _PROGRAMMATIC for arch in archs)
 
 
-def _kernel_view(number: int, kernel: Kernel, launch: Launch) -> dict[str, Any]:
+def _kernel_view(number: int, kernel: Kernel, launch: Launch, programmatic: bool) -> dict[str, Any]:
     pointers = [f"p{index}" for index in range(len(kernel.parameters))]
     scalars = [f"s{index}" for index in range(len(kernel.scalars))]
     names = IdentityMap(zip(kernel.scalars, scalars, strict=True))
@@ -179,4 +181,5 @@ def _kernel_view(number: int, kernel: Kernel, launch: Launch) -> dict[str, Any]:
         "grid": extents("blockIdx"),
         "block": extents("threadIdx"),
         "shared_bytes": launch.shared_bytes,
+        "flags": "PK_CUDA_PROGRAMMATIC" if programmatic and launch.overlaps else "0",
     }

@@ -39,11 +39,13 @@ DYNAMIC = "shared.dyn"
 class Launch:
     """Launch dimensions by axis (``blockIdx.x``): integers or ``tirx`` expressions; axes not named are 1.
 
-    ``shared_bytes`` is dynamic shared memory.
+    ``shared_bytes`` is dynamic shared memory. The kernel ``overlaps`` earlier ones: it may be placed before these are
+    complete, if it waits for them.
     """
 
     extents: Mapping[str, Any]
     shared_bytes: int
+    overlaps: bool
 
 
 _S = s_tir.transform
@@ -124,7 +126,10 @@ def lower_cuda_kernels(
         check_registers(function)
     module = tvm.transform.Sequential(SYNCHRONIZE)(module)
     by_name = {var.name_hint: function for var, function in module.functions.items()}
-    launches = {name: Launch(axes, _dynamic_bytes(name, by_name[name].body)) for name, axes in extents.items()}
+    launches = {
+        name: Launch(axes, _dynamic_bytes(name, by_name[name].body), not _is_restrict(by_name[name].body))
+        for name, axes in extents.items()
+    }
     module = tvm.IRModule({k.symbol: _to_device_function(k, by_name[k.symbol], target) for k in kernels})
     return tvm.transform.Sequential(FINISH)(module), launches
 
@@ -168,7 +173,7 @@ def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target
     device_function = tirx.PrimFunc([*pointers, *kernel.scalars], st.SeqStmt([*declarations, *statements]))
     return device_function.with_attrs(
         {
-            "tirx.noalias": not _exchanges(function),
+            "tirx.noalias": _is_restrict(function.body),
             "tirx.is_global_func": True,
             "calling_conv": DEVICE_KERNEL_LAUNCH,
             "target": target,
@@ -177,15 +182,42 @@ def _to_device_function(kernel: Kernel, function: Any, target: tvm.target.Target
     )
 
 
-def _exchanges(function: Any) -> bool:
-    """Tell whether threads exchange values through global memory, with a barrier between.
+def _is_restrict(body: Any) -> bool:
+    """Whether the pointers of a kernel are ``__restrict__``: where a thread loads after it has stored.
 
-    Then its pointers are no ``__restrict__``: nvcc would keep what a thread has loaded from one over the barrier.
+    Then nvcc loads by ``ld.global.nc``, and all at once. Such loads may be answered by the cache of an SM with what was
+    there when the kernel was placed, wait or not: it must not be before earlier kernels are complete. Without, ptxas
+    keeps the order of loads and stores, which is that of the code anyway in other kernels. Threads that exchange values
+    through global memory need that order.
     """
-    if not any(
-        str(getattr(call.op, "name", "")).endswith("tvm_storage_sync") for call in nodes_of(function.body, Call)
-    ):
+    return _loads_after_stores(body) and not _exchanges(body)
+
+
+def _loads_after_stores(body: Any) -> bool:
+    stored = False
+    for store in nodes_of(body, st.BufferStore):
+        if stored and _loads_global(store.value):
+            return True
+        stored = stored or _is_global(store.buffer)
+    loops = [loop for loop in nodes_of(body, st.For) if int(loop.kind) != st.ForKind.THREAD_BINDING]
+    return any(
+        _loads_global(loop.body) and any(_is_global(store.buffer) for store in nodes_of(loop.body, st.BufferStore))
+        for loop in loops
+    )
+
+
+def _exchanges(body: Any) -> bool:
+    """Tell whether threads exchange values through global memory, with a barrier between."""
+    if not any(str(getattr(call.op, "name", "")).endswith("tvm_storage_sync") for call in nodes_of(body, Call)):
         return False
-    stored = IdentitySet(store.buffer for store in nodes_of(function.body, st.BufferStore))
-    loaded = IdentitySet(load.source for load in nodes_of(function.body, TensorLoad))
-    return any(buffer in loaded and buffer.scope() in ("", "global") for buffer in stored)
+    stored = IdentitySet(store.buffer for store in nodes_of(body, st.BufferStore))
+    loaded = IdentitySet(load.source for load in nodes_of(body, TensorLoad))
+    return any(buffer in loaded and _is_global(buffer) for buffer in stored)
+
+
+def _loads_global(node: Any) -> bool:
+    return any(_is_global(load.source) for load in nodes_of(node, TensorLoad))
+
+
+def _is_global(buffer: Any) -> bool:
+    return buffer.scope() in ("", "global")

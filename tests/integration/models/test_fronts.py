@@ -383,7 +383,9 @@ def test_a_number_that_has_a_weight_is_no_mask(tmp_path: Path, fill: float) -> N
 def test_a_condition_of_one_element_that_is_always_true(tmp_path: Path, front: str) -> None:
     """As exporters write it for a decoder's step of one token."""
     FORMS["always"] = (  # the parametrized tests have been collected
-        Attention(lambda q, k, v, m: softmax(torch.where(torch.ones(1, dtype=torch.bool) & m, scores(q, k), -torch.inf), v)),
+        Attention(
+            lambda q, k, v, m: softmax(torch.where(torch.ones(1, dtype=torch.bool) & m, scores(q, k), -torch.inf), v)
+        ),
         (torch.randn(BATCH, ROWS, WIDTH), PADDING),
     )
     model = import_model(make_build_request(BuildOptions(exported("always", front, tmp_path), targets=GPU)))
