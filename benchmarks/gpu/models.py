@@ -34,6 +34,8 @@ from benchmarks.gpu import torch_models
 from benchmarks.gpu.torch_models import MINILM
 from benchmarks.harness.measure import ROOT
 from benchmarks.harness.pairs import Pairs, save_pairs
+from benchmarks.zoo.models import ZOO, instance
+from benchmarks.zoo.models import export as write
 
 ROWS = 61
 ENCODER = """encoder (float[n,seq,64] x) => (float[n,seq,64] y) {
@@ -177,6 +179,13 @@ def large(folder: Path) -> Made:
     return referenced(write_decoder(folder, shape_of(2.4)), None, np.array([5, 16383, 77, 0]))
 
 
+def steps(folder: Path) -> Made:
+    """A model of states, RWKV: several hundred short kernels, each of which reads what the one before has written."""
+    module, inputs = instance(ZOO["rwkv"])
+    write(module, inputs, folder / "steps.onnx")
+    return referenced(folder / "steps.onnx", None, *(tensor.numpy() for tensor in inputs.values()))
+
+
 def referenced(path: Path, model: onnx.ModelProto | None, *given: np.ndarray, **dims: Any) -> Made:
     """Write an ONNX model, unless it is there, and return it with what onnxruntime computes."""
     import onnxruntime
@@ -205,6 +214,7 @@ MODELS: dict[str, Callable[[Path], Made]] = {
     "gpt2": gpt2,
     "encoder": encoder,
     "halves": halves,
+    "steps": steps,
     "large": large,
 }
 # Of these there are batches, too: bert_b8.

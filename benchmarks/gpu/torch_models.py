@@ -125,7 +125,7 @@ def repeat_weights(module: nn.Module) -> None:
     """
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and parameter.numel() > 1:
                 generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
                 values = torch.randn([min(extent, BLOCK) for extent in parameter.shape], generator=generator)
                 for dim, extent in enumerate(parameter.shape):
