@@ -21,6 +21,7 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, operator_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.normalize import NAME as NORMALIZE
+from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.rewrite import PRODUCTS, apply, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
 from packager.transforms.simplify.raise_norms import FOLLOWERS, raise_norms
@@ -36,7 +37,7 @@ MOVEMENT = frozenset(
     )
 )
 # These compute in float32 internally for half operands; explicit casts would be separate functions.
-INSIDE = frozenset(("relax.nn.softmax", "relax.nn.layer_norm", "relax.nn.rms_norm"))
+INSIDE = frozenset(("relax.nn.softmax", "relax.nn.layer_norm", "relax.nn.rms_norm", RECURRENT))
 # Of half precision they have the same result.
 TESTS = frozenset(("relax.isnan", "relax.isinf"))
 

@@ -25,7 +25,7 @@ class CutlassBackend:
     kind = "cutlass"
     device = "cuda"
     options = CutlassOptions
-    summary = "NVIDIA CUTLASS: matrix products, attention and convolutions, compiled with no GPU"
+    summary = "NVIDIA CUTLASS: matrix products, attention, convolutions and recurrent layers, compiled with no GPU"
     merges = False
     example = ("cuda -arch=sm_80", "cutlass")
 

@@ -22,6 +22,7 @@ from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
+from packager.backends.cutlass.recurrent.problem import RecurrentProblem, add_recurrent
 from packager.bundle.manifest import License
 from packager.bundle.tuning_records import read_records
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
@@ -90,6 +91,8 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
             add_convolution(problem, arguments, group, options, flops)
         case QuantizedProblem() as problem:
             add_quantized(problem, arguments, group, options, flops)
+        case RecurrentProblem() as problem:
+            add_recurrent(problem, arguments, group, options)
         case _:
             raise BackendError(f"cutlass: {partition.name} ({composite.name}) has no problem of this backend's")
     return group

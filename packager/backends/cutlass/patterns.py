@@ -13,10 +13,12 @@ from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import read_block_gemm
 from packager.backends.cutlass.gemm.problem import read_gemm
 from packager.backends.cutlass.quantized.problem import read_quantized
+from packager.backends.cutlass.recurrent.problem import find_recurrent
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.products.epilogues import chains
 from packager.graph.products.quantized import quantized_chains
+from packager.graph.recurrent import NAME as RECURRENT
 
 
 def make_searches(options: CutlassOptions) -> list[Search]:
@@ -42,11 +44,16 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             if (problem := read_block_gemm(flow, chain, options)) is not None:
                 yield Found(chain.variables, problem)
 
+    def recurrent(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+        for problem in find_recurrent(flow, anchor, options):
+            yield Found((anchor,), problem)
+
     blocks = BLOCK_MATMUL.removeprefix("relax.")
     searches = [
         ("attention", Search("cutlass.attention", "nn.softmax", attention, anchor=True)),
         ("dense", Search("cutlass.dense", "matmul", product, anchor=True)),
         ("dense", Search("cutlass.block_matmul", blocks, block_product, anchor=True)),
         ("conv2d", Search("cutlass.conv2d", "nn.conv2d", product, anchor=True)),
+        ("recurrent", Search("cutlass.recurrent", RECURRENT.removeprefix("relax."), recurrent, anchor=True)),
     ]
     return [search for name, search in searches if name in options.operators]

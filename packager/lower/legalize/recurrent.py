@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.control_flow import (
     LOOP_BEGIN,
     LOOP_END,
@@ -42,7 +43,7 @@ def expand_recurrent(module: tvm.IRModule, on_gpu: bool) -> tvm.IRModule:
     """Replace each ``packager.recurrent`` of ``main`` by a loop for each direction.
 
     On a GPU, where kernels are short, both directions are one loop; and of a small batch the recurrent product has both
-    operands contiguous along the reduction.
+    operands contiguous along the reduction. Of halves states are float32 between the steps.
     """
     main, name = module["main"], NAME.removeprefix("relax.")
     if not any(operator_of(binding.value) == name for binding in bindings_of(main)):
@@ -52,13 +53,25 @@ def expand_recurrent(module: tvm.IRModule, on_gpu: bool) -> tvm.IRModule:
     def bind(binding: Any) -> None:
         value = binding.value
         if operator_of(value) == name:
-            layer = _Layer(builder, description_of(value.attrs), operands_of_call(value), on_gpu)
-            value = builder.normalize(layer.expand())
+            operands, dtype = operands_of_call(value), str(value.ty.dtype)
+            wide = _widened(builder, operands) if dtype in HALVES else operands
+            value = _Layer(builder, description_of(value.attrs), wide, on_gpu).expand()
+            value = builder.normalize(value if wide is operands else _OP.astype(builder.emit(value), dtype))
         builder.emit_normalized(relax.VarBinding(binding.var, value))
 
     changed = with_main(module, rebuild_main(builder, main, bind, lambda result: result))
     made = {name: function for name, function in builder.get().functions.items() if name.name_hint != "main"}
     return tvm.IRModule({**changed.functions, **made}, attrs=changed.attrs)
+
+
+def _widened(builder: Any, operands: RecurrentOperands) -> RecurrentOperands:
+    """Return operands in float32."""
+
+    def widen(operand: Any) -> Any:
+        halved = operand is not None and str(operand.ty.dtype) in HALVES
+        return builder.emit(_OP.astype(operand, "float32")) if halved else operand
+
+    return RecurrentOperands(**{name: widen(operand) for name, operand in vars(operands).items()})
 
 
 class _Layer(Cells):

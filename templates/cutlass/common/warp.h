@@ -126,7 +126,7 @@ __device__ inline void cluster_sync() {
 #endif
 }
 /* A float, or four, of the shared memory of another block of the cluster, at the same place. */
-__device__ inline uint32_t place_of_block(const float *place, uint32_t rank) {
+__device__ inline uint32_t place_of_block(const void *place, uint32_t rank) {
   uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place));
 #if __CUDA_ARCH__ >= 900
   asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
@@ -149,6 +149,15 @@ __device__ inline float4 quad_of_block(const float *place, uint32_t rank) {
                : "memory");
 #endif
   return x;
+}
+/* Writes two bytes to the shared memory of a block of the cluster. */
+template <class Storage>
+__device__ inline void store_to_block(Storage *place, Storage x, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(place_of_block(place, rank)),
+               "h"(reinterpret_cast<const uint16_t &>(x))
+               : "memory");
+#endif
 }
 #endif
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from packager.backends.base import PartitionOptions, attribute
 
-OPERATORS = ("dense", "attention", "conv2d")
+OPERATORS = ("dense", "attention", "conv2d", "recurrent")
 SM90A = "sm_90a"
 """The architecture that Hopper's kernels are for, alone."""
 

@@ -60,11 +60,18 @@ inline void prefetch_line(const void *) {}
 inline void wait_for_earlier() {}
 inline void release_next() {}
 inline void cluster_sync() { simt::meet(simt::grid->barrier, int(simt::grid->fibers.size())); }
+/* The same place in the memory of another block of the cluster. */
 template <class Value>
-inline Value value_of_block(const float *place, uint32_t rank) {
+inline Value *place_of_block(const Value *place, uint32_t rank) {
   const char *memory = simt::grid->running->block->memory.data();
   const size_t offset = reinterpret_cast<const char *>(place) - memory;
-  return *reinterpret_cast<const Value *>(simt::grid->cluster[rank].memory.data() + offset);
+  return reinterpret_cast<Value *>(simt::grid->cluster[rank].memory.data() + offset);
 }
-inline float of_block(const float *place, uint32_t rank) { return value_of_block<float>(place, rank); }
-inline float4 quad_of_block(const float *place, uint32_t rank) { return value_of_block<float4>(place, rank); }
+inline float of_block(const float *place, uint32_t rank) { return *place_of_block(place, rank); }
+inline float4 quad_of_block(const float *place, uint32_t rank) {
+  return *reinterpret_cast<const float4 *>(place_of_block(place, rank));
+}
+template <class Storage>
+inline void store_to_block(Storage *place, Storage x, uint32_t rank) {
+  *place_of_block(place, rank) = x;
+}
