@@ -77,7 +77,8 @@ __device__ inline void prefetch_line(const void *at) { asm volatile("prefetch.gl
 /* Copies 16 bytes to shared memory, or zeros; a thread sees its own as soon as it has waited. */
 __device__ inline void copy_async(uint4 *to, const void *from, bool exists) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to)), size = exists ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(size) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(size)
+               : "memory");
 }
 /* Ends a group of copies; waits until all but the last `kLeft` groups are there. */
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

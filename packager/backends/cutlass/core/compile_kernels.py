@@ -40,7 +40,10 @@ HOST_FLAGS = (
 )
 # Kernels include packager's headers by their bare names.
 HEADER_FOLDERS = (
-    *(folder("templates") / "cutlass" / name for name in ("common", "gemm", "conv", "attention", "quantized", "recurrent")),
+    *(
+        folder("templates") / "cutlass" / name
+        for name in ("common", "gemm", "conv", "attention", "quantized", "recurrent")
+    ),
     folder("runtime_stub") / "include",
 )
 # The share of the machine's memory that concurrent compilers may use.

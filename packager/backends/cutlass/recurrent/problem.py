@@ -73,9 +73,7 @@ def add_recurrent(
     draft = group.add("recurrent", rank_recurrent(problem, options))
     draft.pointer("x", Parameter("argument", arguments[operands.x]))
     layout = f"{kernel.name}_{''.join(map(str, order))}"
-    draft.pointer(
-        "w", group.packed(Packing(arguments[operands.weights], layout, partial(kernel.pack, order=order)))
-    )
+    draft.pointer("w", group.packed(Packing(arguments[operands.weights], layout, partial(kernel.pack, order=order))))
     others = {"bias": operands.hidden_bias, "h": operands.initial_h, "c": operands.initial_c}
     for name, operand in others.items():
         if operand is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cutlass_kernel_builder import build_host, build_simt
+from cutlass_kernel_builder import build_simt
 
 from packager.backends.cutlass.recurrent.kernels import kernel_for
 from packager.backends.cutlass.recurrent.problem import ORDER

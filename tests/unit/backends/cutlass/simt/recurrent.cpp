@@ -13,9 +13,8 @@ int32_t run(const pk_recurrent_t &layer) {
   pk_cuda_launch_t launch;
   const int32_t result = pk::recurrent_fill(layer, kGru, kUnits, kDepth, kBlocks, &params, &launch);
   if (result) return result;
-  simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, kBlocks, [&](char *memory) {
-    pk::recurrent_layer<Type, kGru, kUnits, kDepth, kBlocks>(params, memory);
-  });
+  simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, kBlocks,
+               [&](char *memory) { pk::recurrent_layer<Type, kGru, kUnits, kDepth, kBlocks>(params, memory); });
   return 0;
 }
 template <class Type, bool kGru>
@@ -29,6 +28,8 @@ int32_t run(const pk_recurrent_t &layer, int units, int depth, int blocks) {
 
 extern "C" int32_t layer(const pk_recurrent_t *problem, int32_t bf16, int32_t gru, int32_t units, int32_t depth,
                          int32_t blocks) {
-  if (bf16) return gru ? run<pk::Bf16, true>(*problem, units, depth, blocks) : run<pk::Bf16, false>(*problem, units, depth, blocks);
+  if (bf16)
+    return gru ? run<pk::Bf16, true>(*problem, units, depth, blocks)
+               : run<pk::Bf16, false>(*problem, units, depth, blocks);
   return gru ? run<pk::F16, true>(*problem, units, depth, blocks) : run<pk::F16, false>(*problem, units, depth, blocks);
 }
