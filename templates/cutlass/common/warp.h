@@ -106,6 +106,12 @@ __device__ inline float exp2_of(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+/* 1 / x, to one or two units in the last place. */
+__device__ inline float reciprocal_of(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ inline float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 __device__ inline bool any_lane(bool x) { return __any_sync(0xffffffffu, x); }
 
@@ -151,14 +157,22 @@ __device__ inline float4 quad_of_block(const float *place, uint32_t rank) {
 #endif
   return x;
 }
-/* Writes two bytes to the shared memory of a block of the cluster. */
-template <class Storage>
-__device__ inline void store_to_block(Storage *place, Storage x, uint32_t rank) {
+/* The shared memory of a block of the cluster, or of the only block, from `start` on; and writes two bytes there. */
+using OfBlock = uint32_t;
+template <int kBlocks>
+__device__ inline OfBlock memory_of_block(const void *start, uint32_t rank) {
+  return kBlocks > 1 ? place_of_block(start, rank) : static_cast<uint32_t>(__cvta_generic_to_shared(start));
+}
+template <int kBlocks, class Storage>
+__device__ inline void store_to_block(OfBlock start, int offset, Storage x) {
+  const uint16_t bits = reinterpret_cast<const uint16_t &>(x);
+  if constexpr (kBlocks > 1) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(place_of_block(place, rank)),
-               "h"(reinterpret_cast<const uint16_t &>(x))
-               : "memory");
+    asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(start + offset), "h"(bits) : "memory");
 #endif
+  } else {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(start + offset), "h"(bits) : "memory");
+  }
 }
 #endif
 

@@ -27,7 +27,7 @@ __host__ __device__ constexpr int recurrent_pitch(int depth) { return depth + 8;
 __host__ __device__ constexpr int recurrent_shared(int depth) { return 2 * kBatchRows * recurrent_pitch(depth) * 2; }
 
 #if !defined(PK_HOST) || defined(PK_SIMT)
-__device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp2_of(-kLog2OfE * x)); }
+__device__ inline float sigmoid_of(float x) { return reciprocal_of(1.0f + exp2_of(-kLog2OfE * x)); }
 __device__ inline float tanh_of(float x) { return 2.0f * sigmoid_of(2.0f * x) - 1.0f; }
 
 /* `kUnits` hidden units of each of `kBlocks` blocks, all of them `kDepth`, a multiple of 16. An LSTM's gates are i, f,
@@ -76,39 +76,51 @@ __device__ void recurrent_layer(const RecurrentParams &p, char *shared) {
     c[j] = exists[j] && cells ? Type::widen(cells[at]) : 0.0f;
   }
 
+  /* Inputs are loaded two steps before they are used, and stay as they are until then: to convert them is to wait for
+   * them. Lanes without a row or a unit load those of others. */
   const bool backwards = p.reverse >> direction & 1;
   const int64_t apart = int64_t(p.directions) * p.gates * p.hidden, width = int64_t(p.directions) * p.hidden;
-  const Storage *const x = static_cast<const Storage *>(p.x) + int64_t(direction) * p.gates * p.hidden + unit;
-  Storage *const y = static_cast<Storage *>(p.y) + int64_t(direction) * p.hidden + unit;
-  auto row_of = [&](int step, int j) {
-    return int64_t(backwards ? p.steps - 1 - step : step) * p.batch + first + 2 * t + j;
-  };
-  float next[kGates][2] = {};
-  auto load = [&](int step) {
+  const int64_t move = backwards ? -p.batch : p.batch, start = backwards ? int64_t(p.steps - 1) * p.batch : 0;
+  const int some = min(unit, p.hidden - 1);
+  const Storage *x[2];
+  Storage *y[2];
+#pragma unroll
+  for (int j = 0; j < 2; j++) {
+    const int row = first + 2 * t + j;
+    x[j] = static_cast<const Storage *>(p.x) + (start + min(row, p.batch - 1)) * apart +
+           int64_t(direction) * p.gates * p.hidden + some;
+    y[j] = static_cast<Storage *>(p.y) + (start + row) * width + int64_t(direction) * p.hidden + unit;
+  }
+  int place[kGates];
+#pragma unroll
+  for (int gate = 0; gate < kGates; gate++) place[gate] = p.place[gate] * p.hidden;
+  auto load = [&](Storage(&ahead)[kGates][2], int step) {
+    if (step >= p.steps) return;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
 #pragma unroll
-      for (int gate = 0; gate < kGates; gate++) {
-        if (exists[j]) next[gate][j] = Type::widen(x[row_of(step, j) * apart + p.place[gate] * p.hidden]);
-      }
+      for (int gate = 0; gate < kGates; gate++) ahead[gate][j] = x[j][place[gate]];
+      x[j] += move * apart;
     }
   };
-  auto meet = [&] {
+  auto meet = [] {
     if constexpr (kBlocks > 1) {
       cluster_sync();
     } else {
       __syncthreads();
     }
   };
+  OfBlock of_block[kBlocks];
+#pragma unroll
+  for (int block = 0; block < kBlocks; block++) of_block[block] = memory_of_block<kBlocks>(shared, block);
 
-  if (p.steps > 0) load(0);
-  meet();
-  for (int step = 0; step < p.steps; step++) {
+  auto advance = [&](Storage(&ahead)[kGates][2], int step) {
     const Storage *const now = state + step % 2 * kState;
     float in[kGates][2];
 #pragma unroll
-    for (int gate = 0; gate < kGates; gate++) in[gate][0] = next[gate][0], in[gate][1] = next[gate][1];
-    if (step + 1 < p.steps) load(step + 1);
+    for (int gate = 0; gate < kGates; gate++)
+      in[gate][0] = Type::widen(ahead[gate][0]), in[gate][1] = Type::widen(ahead[gate][1]);
+    load(ahead, step + 2);
     float sum[2][2][4] = {};  // even and odd steps of k, tile
 #pragma unroll
     for (int k = 0; k < kSteps; k++) {
@@ -117,7 +129,7 @@ __device__ void recurrent_layer(const RecurrentParams &p, char *shared) {
 #pragma unroll
       for (int i = 0; i < 2; i++) mma<Type>(sum[k % 2][i], w[k][i].x, w[k][i].y, w[k][i].z, w[k][i].w, b0, b1);
     }
-    const int place = (step + 1) % 2 * kState + 2 * t * kPitch + unit;
+    const int place_of_state = (step + 1) % 2 * kState + 2 * t * kPitch + unit;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
       float gate[4];
@@ -133,23 +145,32 @@ __device__ void recurrent_layer(const RecurrentParams &p, char *shared) {
       }
       const Storage rounded = Type::narrow(h[j]);
       if (unit < p.hidden) {
-        if constexpr (kBlocks > 1) {
 #pragma unroll
-          for (int block = 0; block < kBlocks; block++) store_to_block(state + place + j * kPitch, rounded, block);
-        } else {
-          state[place + j * kPitch] = rounded;
+        for (int block = 0; block < kBlocks; block++) {
+          store_to_block<kBlocks>(of_block[block], (place_of_state + j * kPitch) * int(sizeof rounded), rounded);
         }
       }
-      if (exists[j]) y[row_of(step, j) * width] = rounded;
+      if (exists[j]) *y[j] = rounded;
+      y[j] += move * width;
     }
     meet();
+  };
+
+  Storage ahead[2][kGates][2];
+  load(ahead[0], 0), load(ahead[1], 1);
+  meet();
+  for (int step = 0; step < p.steps; step += 2) {
+    advance(ahead[0], step);
+    if (step + 1 < p.steps) advance(ahead[1], step + 1);
   }
+  Storage *const last =
+      static_cast<Storage *>(p.y) + int64_t(p.steps) * p.batch * width + int64_t(direction) * p.hidden + unit;
 #pragma unroll
   for (int j = 0; j < 2; j++) {
     if (!exists[j]) continue;
-    const int64_t row = first + 2 * t + j, last = p.steps;
-    if (p.final_h >= 0) y[((last + p.final_h) * p.batch + row) * width] = Type::narrow(h[j]);
-    if (p.final_c >= 0) y[((last + p.final_c) * p.batch + row) * width] = Type::narrow(c[j]);
+    const int64_t row = first + 2 * t + j;
+    if (p.final_h >= 0) last[(int64_t(p.final_h) * p.batch + row) * width] = Type::narrow(h[j]);
+    if (p.final_c >= 0) last[(int64_t(p.final_c) * p.batch + row) * width] = Type::narrow(c[j]);
   }
 }
 #endif

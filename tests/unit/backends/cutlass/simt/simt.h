@@ -125,6 +125,9 @@ inline void launch(const uint32_t (&blocks)[3], int threads, uint32_t shared, in
 #define blockIdx (simt::grid->running->block->index)
 #define gridDim (simt::grid->blocks)
 
+using std::max;
+using std::min;
+
 inline void __syncthreads() { simt::meet(simt::grid->running->block->barrier, simt::threads()); }
 inline void __threadfence() {}
 inline float2 __ldcg(const float2 *from) { return *from; }

@@ -44,6 +44,7 @@ inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
                    high_of<F16>(a) * high_of<F16>(b) + high_of<F16>(c));
 }
 inline float exp2_of(float x) { return exp2f(x); }
+inline float reciprocal_of(float x) { return 1.0f / x; }
 inline float shuffle_xor(float x, int mask) {
   return simt::exchange({reinterpret_cast<const uint32_t &>(x)}, [&](const uint32_t (&words)[32][6]) {
     return reinterpret_cast<const float &>(words[simt::lane() ^ mask][0]);
@@ -71,7 +72,12 @@ inline float of_block(const float *place, uint32_t rank) { return *place_of_bloc
 inline float4 quad_of_block(const float *place, uint32_t rank) {
   return *reinterpret_cast<const float4 *>(place_of_block(place, rank));
 }
-template <class Storage>
-inline void store_to_block(Storage *place, Storage x, uint32_t rank) {
-  *place_of_block(place, rank) = x;
+using OfBlock = char *;
+template <int kBlocks>
+inline OfBlock memory_of_block(const void *start, uint32_t rank) {
+  return place_of_block(static_cast<const char *>(start), rank);
+}
+template <int kBlocks, class Storage>
+inline void store_to_block(OfBlock start, int offset, Storage x) {
+  memcpy(start + offset, &x, sizeof x);
 }
