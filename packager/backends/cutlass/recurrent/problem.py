@@ -43,7 +43,9 @@ def read_recurrent(flow: Dataflow, variable: Any) -> RecurrentProblem | None:
     if operands.lengths is not None or operands.peepholes is not None or not isinstance(hidden, int):
         return None
     types = {str(operand.ty.dtype) for operand in (variable, *call.args)}
-    if len(types) != 1 or not flow.is_constant(operands.weights):
+    # Kernels read these before earlier ones are complete.
+    constants = [operand for operand in (operands.weights, operands.hidden_bias) if operand is not None]
+    if len(types) != 1 or not all(map(flow.is_constant, constants)):
         return None
     kernel = kernel_for(types.pop(), layer.cell, hidden)
     return None if kernel is None else RecurrentProblem(layer, operands, hidden, kernel)

@@ -406,3 +406,47 @@ def test_products_with_one_column_are_left_to_sums_of_rows(tmp_path: Path) -> No
     )
     ((_, ops),) = taken(tmp_path, text, weights(w=(32, 64), v=(64, 1), b=(1,)))
     assert ops == ["matmul", "nn.relu"]
+
+
+def recurrent(
+    tmp_path: Path, operator: str, attributes: str, hidden: int, *, lengths: bool = False, **how: Any
+) -> bool:
+    """Whether a layer of seven steps over 32 inputs is taken."""
+    gates, directions = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator], 2 if "bidirectional" in attributes else 1
+    more = ", int32[n] s" if lengths else ""
+    text = (
+        f'<ir_version: 8, opset_import: ["": 17]> net (float[7,n,32] x{more}) => (float[7,{directions},n,{hidden}] y)'
+        f" {{ y = {operator} <hidden_size = {hidden}{attributes}> (x, w, r, b{', s' if lengths else ''}) }}"
+    )
+    sizes = {"w": (directions, gates * hidden, 32), "r": (directions, gates * hidden, hidden)}
+    tensors = weights(**sizes, b=(directions, 2 * gates * hidden))
+    found = taken(tmp_path, text, tensors, **{"precision": "fp16", "dims": {"n": (1, 8)}, **how})
+    return any(name == "cutlass.recurrent" for name, _ in found)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("operator", "attributes", "hidden"),
+    [
+        ("LSTM", "", 64),
+        ("LSTM", ', direction = "bidirectional"', 20),
+        ("LSTM", ', direction = "reverse"', 320),
+        ("GRU", ", linear_before_reset = 1", 256),
+    ],
+)
+def test_recurrent_layers_are_taken(
+    tmp_path: Path, operator: str, attributes: str, hidden: int, precision: str
+) -> None:
+    assert recurrent(tmp_path, operator, attributes, hidden, precision=precision)
+
+
+def test_other_recurrent_layers_are_left(tmp_path: Path) -> None:
+    assert not recurrent(tmp_path, "LSTM", "", 336)
+    assert not recurrent(tmp_path, "LSTM", ", clip = 1.0", 64)
+    assert not recurrent(tmp_path, "LSTM", "", 64, lengths=True)
+    assert not recurrent(tmp_path, "LSTM", "", 64, precision=None)
+    assert not recurrent(tmp_path, "GRU", "", 64)
+    assert not recurrent(tmp_path, "RNN", "", 64)
+    older = ("cuda -arch=sm_80", "cutlass")  # no clusters
+    assert recurrent(tmp_path, "LSTM", "", 128, targets=older)
+    assert not recurrent(tmp_path, "LSTM", "", 256, targets=older)
