@@ -11,7 +11,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
+from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.backends.cutlass.gemm.kernels import Family
 from packager.bundle.dtypes import FLOATS, HALVES
@@ -167,7 +167,7 @@ class SplitAttention(KernelConfig):
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
-        values = {**vars(self), "mark": MARK, "name": self.name, "element": SPLIT_ELEMENTS[self.dtype]}
+        values = {**vars(self), "mark": MARK, "name": self.name, "element": WARP_TYPES[self.dtype]}
         text = render("cutlass/attention/attention_split.cu.j2", **values)
         return KernelSource(self.name, text, archs, SPLIT_MEGABYTES)
 
@@ -179,7 +179,6 @@ class SplitAttention(KernelConfig):
 
 
 AttentionKernel = Sm90Attention | Sm80Attention | SplitAttention
-SPLIT_ELEMENTS = {"float16": "F16", "bfloat16": "Bf16"}
 
 
 def split_kernels(form: AttentionForm, clusters: bool) -> tuple[SplitAttention, ...]:

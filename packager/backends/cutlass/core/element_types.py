@@ -30,6 +30,8 @@ ELEMENTS = {
 }
 # float32 in memory, rounded to TF32 by the multiplication.
 ELEMENTS["tfloat32"] = ELEMENTS["float32"]._replace(short="tf32")
+# Names of the types in warp.h and gemm_rows.h, for kernels that are written without CUTLASS.
+WARP_TYPES = {"float16": "F16", "bfloat16": "Bf16", "float32": "F32"}
 
 
 def vector_of(dtype: str) -> int:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packager.backends.cutlass.core.element_types import ELEMENTS
+from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.gemm.few_rows import MEGABYTES, TYPES, RowsKernel
+from packager.backends.cutlass.gemm.few_rows import MEGABYTES, RowsKernel
 from packager.backends.cutlass.gemm.kernels import form_name
 from packager.codegen.templates import MARK, render
 from packager.graph.block_weights import BlockFormat, unpack
@@ -64,8 +64,8 @@ class BlockRowsGemm(RowsKernel):
             "cutlass/gemm/gemm_blocks.cu.j2",
             mark=MARK,
             name=self.name,
-            element=TYPES[self.dtype],
-            element_d=TYPES[self.out],
+            element=WARP_TYPES[self.dtype],
+            element_d=WARP_TYPES[self.out],
             activation=self.functor,
             residual=self.residual,
             rows=self.rows,
@@ -105,7 +105,7 @@ class DequantizeBlocks(KernelConfig):
             "cutlass/gemm/gemm_dequantize.cu.j2",
             mark=MARK,
             name=self.name,
-            element=TYPES[self.dtype],
+            element=WARP_TYPES[self.dtype],
             bits=self.bits,
             blocks_of_unit=self.blocks_of_unit,
             zeros="true" if self.has_zeros else "false",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packager.backends.cutlass.core.element_types import ELEMENTS
+from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.backends.cutlass.gemm.kernels import IDENTITY, form_name, functor
 from packager.bundle.dtypes import HALVES
@@ -13,8 +13,6 @@ from packager.codegen.templates import MARK, render
 MEGABYTES = 500
 # Rows of a kernel, and its columns in sixteens: more rows need more loads of the data for each of a weight.
 TILES = {8: 1, 16: 2}
-# Types as in warp.h and gemm_rows.h.
-TYPES = {"float16": "F16", "bfloat16": "Bf16", "float32": "F32"}
 
 
 class RowsKernel(KernelConfig):
@@ -67,8 +65,8 @@ class FewRowsGemm(RowsKernel):
             "cutlass/gemm/gemm_rows.cu.j2",
             mark=MARK,
             name=self.name,
-            element=TYPES[self.dtype],
-            element_d=TYPES[self.out],
+            element=WARP_TYPES[self.dtype],
+            element_d=WARP_TYPES[self.out],
             activation=self.functor,
             residual=self.residual,
             rows=self.rows,

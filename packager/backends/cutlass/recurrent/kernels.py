@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packager.backends.cutlass.core.element_types import ELEMENTS
+from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
+from packager.bundle.dtypes import HALVES
 from packager.codegen.templates import MARK, render
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
 MEGABYTES = 500
-TYPES = {"float16": "F16", "bfloat16": "Bf16"}
 # Hidden units of a layer whose weights the registers of one block hold, and of a block of a cluster, whose lanes have
 # half as many registers of weights as there are units in all.
 MOST_OF_BLOCK, OF_CLUSTER, MOST = 128, 64, 320
@@ -43,7 +43,7 @@ class RecurrentKernel(KernelConfig):
             "cutlass/recurrent/recurrent.cu.j2",
             mark=MARK,
             name=self.name,
-            element=TYPES[self.dtype],
+            element=WARP_TYPES[self.dtype],
             gru=self.cell == "gru",
             units=self.units,
             depth=self.depth,
@@ -68,7 +68,7 @@ class RecurrentKernel(KernelConfig):
 def kernel_for(dtype: str, cell: str, hidden: int) -> RecurrentKernel | None:
     """Return the kernel of a layer, or None if its weights fit in no cluster's registers."""
     depth = -(-hidden // 16) * 16
-    if dtype not in TYPES or depth > MOST:
+    if dtype not in HALVES or depth > MOST:
         return None
     if depth <= MOST_OF_BLOCK:
         return RecurrentKernel(dtype, cell, depth, depth, 1)
