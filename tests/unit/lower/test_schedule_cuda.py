@@ -353,13 +353,6 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ),
     ("squeeze_blocks", lambda x: R.mean(x, axis=[1, 2]), lambda x: x.mean((1, 2)), [((2, 56, 56, 48), F)], [0]),
     ("squeeze_odd", lambda x: R.mean(x, axis=[1, 2]), lambda x: x.mean((1, 2)), [(("n", 7, 7, 56), H)], [1, 3]),
-    (
-        "spread_mean",  # of a few numbers for a whole image: kernels of their own
-        lambda s, x: R.add(R.multiply(x, R.mean(s, axis=[-1], keepdims=True)), x),
-        lambda s, x: x * s.mean(-1, keepdims=True) + x,
-        [((2, 1, 1, 200), F), ((2, 48, 48, 200), F)],
-        [0],
-    ),
     ("mean_last", lambda x: R.mean(x, axis=[-1]), lambda x: x.mean(-1), [(("n", 1024), F)], [1, 5]),
     ("max_last", lambda x: R.max(x, axis=[-1]), lambda x: x.max(-1), [(("n", 100), H)], [1, 5]),
     ("sum_all", R.sum, np.sum, [(("n", 33), F)], [1, 7]),
