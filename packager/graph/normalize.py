@@ -38,6 +38,10 @@ class Normalization:
         """Whether statistics are those of rows: of the elements along the last axis of a tensor of this rank."""
         return self.axes == (rank - 1,) and self.channel_axis is None
 
+    def of_vectors(self, rank: int) -> bool:
+        """Tell whether statistics are those of rows, or of the channels at each place of NC..., rows of N...C."""
+        return self.of_rows(rank) or (rank > 2 and self.axes == (1,) and self.channel_axis is None)
+
 
 def normalize(data: Any, attributes: Normalization) -> relax.Call:
     """Return the call on a floating-point tensor; the result has its shape, and float32 for half precision."""

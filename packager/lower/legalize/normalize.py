@@ -1,5 +1,5 @@
 """Lowers ``packager.normalize``, where no backend took it: with TVM's operators, or, for GPUs, of rows as one PrimFunc
-and of channels last as reductions of columns.
+and of other axes that follow each other as reductions of columns.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
-    """Lower the calls in ``main`` that normalize rows or channels to PrimFuncs, and write the others out."""
+    """Lower the calls in ``main`` that normalize rows or columns to PrimFuncs, and write the others out."""
 
     def replace(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
         last, axes = len(data.ty.shape) - 1, attributes.axes
         if attributes.of_rows(last + 1):
             return _fuse(builder, data, attributes)
-        of_channels = list(axes) == list(range(min(axes), last)) and attributes.channel_axis in (None, last)
-        return (_normalize_columns if of_channels else _expand)(builder, data, attributes)
+        follows = list(axes) == list(range(axes[0], axes[-1] + 1)) and axes[-1] < last
+        whole = attributes.channel_axis is None or (attributes.channel_axis, axes[-1]) == (last, last - 1)
+        return (_normalize_columns if follows and whole else _expand)(builder, data, attributes)
 
     return _replaced(module, replace)
 
@@ -104,14 +105,14 @@ def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> 
 
 
 def _normalize_columns(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
-    """Return the normalization of channels that are the last axis, by reductions of rows and an elementwise function.
+    """Return the normalization along axes before the last ones, by reductions of rows and an elementwise function.
 
     The reductions are of channels, whatever the groups: they read whole rows. Groups are averaged afterwards.
     """
-    shape, first = extents_of(data) or (), min(attributes.axes)
-    channels = shape[-1]
+    shape, first, end = extents_of(data) or (), attributes.axes[0], attributes.axes[-1] + 1
+    parts = shape[:first], shape[first:end], shape[end:]
+    outer, rows, channels = (math.prod(part, start=tvm.tirx.IntImm("int64", 1)) for part in parts)
     groups = channels if attributes.channel_axis is None else tvm.tirx.IntImm("int64", attributes.groups)
-    outer, rows = (math.prod(part, start=tvm.tirx.IntImm("int64", 1)) for part in (shape[:first], shape[first:-1]))
     is_flat = len(shape) == 3 and first == 1
     flat = data if is_flat else builder.emit(relax.op.reshape(data, [outer, rows, channels]))
     statistics: list[Any] = []
