@@ -39,8 +39,13 @@ class Normalization:
         return self.axes == (rank - 1,) and self.channel_axis is None
 
     def of_vectors(self, rank: int) -> bool:
-        """Tell whether statistics are those of rows, or of the channels at each place of NC..., rows of N...C."""
-        return self.of_rows(rank) or (rank > 2 and self.axes == (1,) and self.channel_axis is None)
+        """Tell whether statistics are those of rows, of the channels at each place of NC..., or of channels of volumes.
+
+        The second are rows of N...C. The last ones follow each other in NCDHW, which GPUs keep.
+        """
+        of_channels = rank > 2 and self.axes == (1,)
+        of_volumes = rank == 5 and self.axes == (2, 3, 4)
+        return self.of_rows(rank) or (self.channel_axis is None and (of_channels or of_volumes))
 
 
 def normalize(data: Any, attributes: Normalization) -> relax.Call:

@@ -35,9 +35,9 @@ def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
 
     def replace(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
         last, axes = len(data.ty.shape) - 1, attributes.axes
-        if attributes.of_rows(last + 1):
+        follows = list(axes) == list(range(axes[0], axes[-1] + 1))
+        if follows and axes[-1] == last and attributes.channel_axis is None:
             return _fuse(builder, data, attributes)
-        follows = list(axes) == list(range(axes[0], axes[-1] + 1)) and axes[-1] < last
         whole = attributes.channel_axis is None or (attributes.channel_axis, axes[-1]) == (last, last - 1)
         return (_normalize_columns if follows and whole else _expand)(builder, data, attributes)
 
@@ -87,17 +87,18 @@ def _expand(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -
 
 
 def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
-    """Return the normalization of rows as one PrimFunc, which reads half precision and computes in float32.
+    """Return the normalization along one or several last axes as one PrimFunc.
 
-    Schedules of rows hold a row in registers between its passes.
+    It reads half precision and computes in float32. Schedules of rows hold a row in registers between its passes.
     """
 
     def compute(x: te.Tensor) -> te.Tensor:
         wide = x if x.dtype == FULL else topi.cast(x, FULL)
-        length = topi.cast(x.shape[-1], FULL)
+        axes = list(attributes.axes)
+        length = topi.cast(math.prod(x.shape[axis] for axis in axes), FULL)
         if attributes.centered:
-            wide = topi.subtract(wide, topi.divide(topi.sum(wide, -1, keepdims=True), length))
-        variance = topi.divide(topi.sum(topi.multiply(wide, wide), -1, keepdims=True), length)
+            wide = topi.subtract(wide, topi.divide(topi.sum(wide, axes, keepdims=True), length))
+        variance = topi.divide(topi.sum(topi.multiply(wide, wide), axes, keepdims=True), length)
         return topi.multiply(wide, topi.rsqrt(topi.add(variance, tvm.tirx.const(attributes.epsilon, FULL))))
 
     fusable = {"op_pattern": OUT_ELEMENTWISE_FUSABLE}

@@ -327,6 +327,19 @@ def test_those_of_rows_and_of_channels_alone_are_raised_where_asked() -> None:
         assert operators(changed).count("packager.normalize") == found
 
 
+def test_those_of_channels_of_volumes_are_too() -> None:
+    for axes, found in (("[2, 3, 4]", 1), ("[3, 4]", 0), ("[1, 2, 3, 4]", 0)):
+        lines = (
+            f"m = R.mean(x, axis={axes}, keepdims=True)",
+            "c = R.subtract(x, m)",
+            f"v = R.variance(x, axis={axes}, keepdims=True)",
+            SHIFTED,
+            *ENDS["divide"],
+        )
+        changed = raise_norms(make('x: R.Tensor((2, 3, 4, 5, 6), "float32")', *lines, result="y"), 1, of_vectors=True)
+        assert operators(changed).count("packager.normalize") == found
+
+
 def test_half_precision_is_read_by_the_normalization() -> None:
     lines = (
         'w = R.astype(x, "float32")',
