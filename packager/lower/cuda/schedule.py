@@ -48,8 +48,8 @@ _NOT_FOR_THIS = (ScheduleError, InternalError)
 def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a scheduled copy of an S-TIR PrimFunc, every loop nest bound to threads.
 
-    Its parameters stay the same, but that an extent may become a variable, and that an elementwise function may see
-    them in other shapes of as many elements.
+    Its parameters stay the same, but that an extent may become a variable, and that elementwise functions and
+    normalizations may see them in other shapes of as many elements.
     """
     primfunc = name_extents(widen(primfunc))
     with target:
