@@ -38,6 +38,15 @@ class Normalization:
         """Whether statistics are those of rows: of the elements along the last axis of a tensor of this rank."""
         return self.axes == (rank - 1,) and self.channel_axis is None
 
+    def of_vectors(self, rank: int) -> bool:
+        """Tell whether statistics are those of rows, of the channels at each place of NC..., or of channels of volumes.
+
+        The second are rows of N...C. The last ones follow each other in NCDHW, which GPUs keep.
+        """
+        of_channels = rank > 2 and self.axes == (1,)
+        of_volumes = rank == 5 and self.axes == (2, 3, 4)
+        return self.of_rows(rank) or (self.channel_axis is None and (of_channels or of_volumes))
+
 
 def normalize(data: Any, attributes: Normalization) -> relax.Call:
     """Return the call on a floating-point tensor; the result has its shape, and float32 for half precision."""

@@ -5,6 +5,8 @@ Source: ``OpPatternKind`` in TVM's include/tvm/relax/op_attr_types.h.
 
 from __future__ import annotations
 
+ELEMENTWISE = 0
+"""As ``BROADCAST``, and with what makes an operand, if that is fusable with elementwise functions."""
 BROADCAST = 1
 """As ``INJECTIVE``, and with sums that read its elements."""
 INJECTIVE = 2

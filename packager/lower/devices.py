@@ -22,6 +22,8 @@ from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
+from packager.lower.cuda.broadcasts import keep_broadcasts_apart
+from packager.lower.cuda.half_casts import read_half_means, repeat_casts
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda
@@ -146,7 +148,15 @@ DEVICES = {
     "cuda": Device(
         "cuda",
         lambda module, _num_inputs: sum_products(to_channels_last(accumulate_in_float32(module))),
-        [repeat_lookups, fuse_norms, _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS), *TIDY],
+        [
+            repeat_lookups,
+            repeat_casts,
+            read_half_means,
+            fuse_norms,
+            _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS),
+            *TIDY,
+            keep_broadcasts_apart,
+        ],
         (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
         _write_cuda,
     ),

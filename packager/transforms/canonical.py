@@ -41,7 +41,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, flatten_concats(simplify_gathers(module)))
     module = simplify_arithmetic(module, len(model.signature.inputs))
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
-    module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_rows=True))
+    module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = batch_first(slice_before_views(module))
     module = canonical_attention(replace(model, module=module))

@@ -2,10 +2,10 @@
 
 Matmuls and convolutions read and write half precision and accumulate in float32. Data movement is in half precision.
 Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, without rounding
-intermediates: normalizations of rows that are written out are raised to one operator first, since squares above 65504
-are infinite in float16, and are rounded after their scale and shift. Masks are rounded before they are added to the
-scores of a softmax, so that attention has one type. Inputs, outputs and the model's constants keep
-their types. After Micikevicius et al. 2018, "Mixed Precision Training", section 3; operators are chosen as in torch's
+intermediates: normalizations of rows or channels that are written out are raised to one operator first, since squares
+above 65504 are infinite in float16, and are rounded after their scale and shift. Masks are rounded before they are
+added to the scores of a softmax, so that attention has one type. Inputs, outputs and the model's constants keep their
+types. After Micikevicius et al. 2018, "Mixed Precision Training", section 3; operators are chosen as in torch's
 autocast.
 """
 
@@ -48,7 +48,7 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
         return model
     num_inputs = len(model.signature.inputs)
     # Dead code would be read in float32, and so would its operands then.
-    module = apply([relax.transform.DeadCodeElimination()], raise_norms(model.module, num_inputs, of_rows=True))
+    module = apply([relax.transform.DeadCodeElimination()], raise_norms(model.module, num_inputs, of_vectors=True))
     main = _Converter(module["main"], num_inputs, DTYPES[precision]).convert()
     return replace(model, module=with_main(module, main))
 

@@ -63,7 +63,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if device == "cpu":
         module = narrow_indices(module)
     if device == "cuda":
-        module = read_halves(raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs, of_rows=True))
+        module = read_halves(raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs, of_vectors=True))
     elif wanted.normalizations:
         module = raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs)
         module = regroup_norms(apply(TIDY, module), num_inputs, constants)

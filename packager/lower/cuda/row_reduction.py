@@ -7,6 +7,7 @@ shared memory; one of symbolic length is read again, from the cache.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from tvm import s_tir, sym, tirx
@@ -26,6 +27,7 @@ from packager.lower.blocks import (
     schedule_of,
     variables,
 )
+from packager.lower.cuda.merge_rows import merge_rows
 from packager.lower.cuda.row_layout import Rows, lay_out_rows
 
 # Elements that a thread loads ahead from a row in global memory.
@@ -45,6 +47,12 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     inline(sch, _is_cheap)
     for block in blocks(sch):
         _drop_unit_axes(sch, block)
+    with contextlib.suppress(ScheduleError):
+        return _schedule(merge_rows(sch.copy()))
+    return _schedule(sch)
+
+
+def _schedule(sch: s_tir.Schedule) -> tirx.PrimFunc:
     first = next((block for block in blocks(sch) if is_reduction(sch, block)), None)
     if first is None:
         raise ScheduleError("no reduction")

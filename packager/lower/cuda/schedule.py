@@ -7,7 +7,6 @@ names. If none applies, dlight's fallback computes one element per thread.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,8 +39,6 @@ from packager.lower.cuda.short_row_reduction import schedule_short_row_reduction
 from packager.lower.cuda.skinny_matmul import schedule_skinny_matmul
 from packager.lower.cuda.widen_float16 import widen
 
-# Of a block that reduces a row, and the elements for a result that such a kernel of its own is worth.
-THREADS, BROADCAST = 128, 1 << 12
 _Rule = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 # Raised by a rule that does not apply, or by TVM's schedule primitives (and the C++ checks behind them) in its steps.
 # Any other exception is a bug in a rule.
@@ -51,8 +48,8 @@ _NOT_FOR_THIS = (ScheduleError, InternalError)
 def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return a scheduled copy of an S-TIR PrimFunc, every loop nest bound to threads.
 
-    Its parameters stay the same, but that an extent may become a variable, and that an elementwise function may see
-    them in other shapes of as many elements.
+    Its parameters stay the same, but that an extent may become a variable, and that elementwise functions and
+    normalizations may see them in other shapes of as many elements.
     """
     primfunc = name_extents(widen(primfunc))
     with target:
@@ -127,39 +124,6 @@ def _columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return schedule_column_reduction(primfunc)
 
 
-def _apart(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Make kernels of reductions along rows, and one of what is computed from their results for many more elements.
-
-    As one kernel, its threads would all reduce, each for its elements. A block reduces a row.
-    """
-    sch = schedule_of(primfunc)
-    _check_reductions(sch)
-    inline(sch, lambda _sch, _block: True)
-    *reductions, last = blocks(sch)
-    if not reductions or not is_spatial(sch, last) or not all(is_reduction(sch, block) for block in reductions):
-        raise ScheduleError("not reductions, and what is computed from them")
-    for block in reductions:
-        loops, axes = list(sch.get_loops(block)), kinds(sch, block)
-        kept = len(axes) - axes.count(tirx.IterVar.CommReduce)
-        if len(loops) != len(axes) or tirx.IterVar.CommReduce in axes[:kept]:
-            raise ScheduleError("a reduction is not along rows")
-        results, elements = (extents(sch, group) for group in (loops[:kept], sch.get_loops(last)))
-        if not all(isinstance(size, int) for size in (*results, *elements)):
-            raise ScheduleError("sizes are not known")
-        if math.prod(elements) < BROADCAST * math.prod(results):
-            raise ScheduleError("what is computed from a result is not many elements")
-        lead, trail = loops[:kept] or [sch.add_unit_loop(loops[0])], loops[kept:]
-        row, length = (sch.fuse(*group) if len(group) > 1 else group[0] for group in (lead, trail))
-        step, thread = sch.split(length, [None, THREADS])
-        sch.reorder(thread, step)
-        sch.bind(row, "blockIdx.x")
-        sch.bind(thread, "threadIdx.x")
-    schedule_elementwise(sch, last)
-    # Raises if the cross-thread reduction cannot be lowered as scheduled.
-    s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
-    return sch.mod["main"]
-
-
 def _check_reductions(sch: s_tir.Schedule) -> None:
     """Raise ScheduleError for reductions of several values at once, such as argmax: the rules expect one store."""
     if any(is_reduction(sch, b) and not isinstance(sch.get(b).body, tirx.BufferStore) for b in blocks(sch)):
@@ -186,7 +150,6 @@ _RULES: tuple[_Rule, ...] = (
     schedule_matmul,
     schedule_short_row_reduction,
     _rows,
-    _apart,
     _columns,
     _reduce_by_dlight,
 )

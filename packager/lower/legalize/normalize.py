@@ -1,5 +1,5 @@
 """Lowers ``packager.normalize``, where no backend took it: with TVM's operators, or, for GPUs, of rows as one PrimFunc
-and of channels last as reductions of columns.
+and of other axes that follow each other as reductions of columns.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
-    """Lower the calls in ``main`` that normalize rows or channels to PrimFuncs, and write the others out."""
+    """Lower the calls in ``main`` that normalize rows or columns to PrimFuncs, and write the others out."""
 
     def replace(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
         last, axes = len(data.ty.shape) - 1, attributes.axes
-        if attributes.of_rows(last + 1):
+        follows = list(axes) == list(range(axes[0], axes[-1] + 1))
+        if follows and axes[-1] == last and attributes.channel_axis is None:
             return _fuse(builder, data, attributes)
-        of_channels = list(axes) == list(range(min(axes), last)) and attributes.channel_axis in (None, last)
-        return (_normalize_columns if of_channels else _expand)(builder, data, attributes)
+        whole = attributes.channel_axis is None or (attributes.channel_axis, axes[-1]) == (last, last - 1)
+        return (_normalize_columns if follows and whole else _expand)(builder, data, attributes)
 
     return _replaced(module, replace)
 
@@ -86,17 +87,18 @@ def _expand(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -
 
 
 def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
-    """Return the normalization of rows as one PrimFunc, which reads half precision and computes in float32.
+    """Return the normalization along one or several last axes as one PrimFunc.
 
-    Schedules of rows hold a row in registers between its passes.
+    It reads half precision and computes in float32. Schedules of rows hold a row in registers between its passes.
     """
 
     def compute(x: te.Tensor) -> te.Tensor:
         wide = x if x.dtype == FULL else topi.cast(x, FULL)
-        length = topi.cast(x.shape[-1], FULL)
+        axes = list(attributes.axes)
+        length = topi.cast(math.prod(x.shape[axis] for axis in axes), FULL)
         if attributes.centered:
-            wide = topi.subtract(wide, topi.divide(topi.sum(wide, -1, keepdims=True), length))
-        variance = topi.divide(topi.sum(topi.multiply(wide, wide), -1, keepdims=True), length)
+            wide = topi.subtract(wide, topi.divide(topi.sum(wide, axes, keepdims=True), length))
+        variance = topi.divide(topi.sum(topi.multiply(wide, wide), axes, keepdims=True), length)
         return topi.multiply(wide, topi.rsqrt(topi.add(variance, tvm.tirx.const(attributes.epsilon, FULL))))
 
     fusable = {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
@@ -104,14 +106,14 @@ def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> 
 
 
 def _normalize_columns(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
-    """Return the normalization of channels that are the last axis, by reductions of rows and an elementwise function.
+    """Return the normalization along axes before the last ones, by reductions of rows and an elementwise function.
 
     The reductions are of channels, whatever the groups: they read whole rows. Groups are averaged afterwards.
     """
-    shape, first = extents_of(data) or (), min(attributes.axes)
-    channels = shape[-1]
+    shape, first, end = extents_of(data) or (), attributes.axes[0], attributes.axes[-1] + 1
+    parts = shape[:first], shape[first:end], shape[end:]
+    outer, rows, channels = (math.prod(part, start=tvm.tirx.IntImm("int64", 1)) for part in parts)
     groups = channels if attributes.channel_axis is None else tvm.tirx.IntImm("int64", attributes.groups)
-    outer, rows = (math.prod(part, start=tvm.tirx.IntImm("int64", 1)) for part in (shape[:first], shape[first:-1]))
     is_flat = len(shape) == 3 and first == 1
     flat = data if is_flat else builder.emit(relax.op.reshape(data, [outer, rows, channels]))
     statistics: list[Any] = []

@@ -37,13 +37,14 @@ HALVES = ("float16", "bfloat16")
 FOLLOWERS = ("add", "divide", "multiply", "subtract")
 
 
-def raise_norms(module: tvm.IRModule, num_inputs: int, *, of_rows: bool = False) -> tvm.IRModule:
-    """Raise normalizations of ``main``, those ``of_rows`` (along the last axis) or all; what only they read is left as
-    dead code.
+def raise_norms(module: tvm.IRModule, num_inputs: int, *, of_vectors: bool = False) -> tvm.IRModule:
+    """Raise normalizations of ``main``, all or those ``of_vectors``: along the last axis, or along channels, axis 1.
+
+    What only they read is left as dead code.
 
     Those of the parameters after ``num_inputs``, as in weight standardization, are folded as they are.
     """
-    raiser = _Raiser(module["main"], num_inputs, of_rows)
+    raiser = _Raiser(module["main"], num_inputs, of_vectors)
     return relax.transform.Normalize()(map_bindings(module, raiser.raised))
 
 
@@ -72,8 +73,8 @@ def read_halves(module: tvm.IRModule) -> tvm.IRModule:
 class _Raiser:
     """``wide`` maps variables of half precision to those that they are the rounded values of."""
 
-    def __init__(self, main: relax.Function, num_inputs: int, of_rows: bool) -> None:
-        self.of_rows = of_rows
+    def __init__(self, main: relax.Function, num_inputs: int, of_vectors: bool) -> None:
+        self.of_vectors = of_vectors
         self.flow, self.constant = Dataflow(main), computed_from_constants(main, num_inputs)
         self.wide: IdentityMap[Any] = IdentityMap()
 
@@ -88,7 +89,7 @@ class _Raiser:
             found = _whole(value, len(shape))
         elif name in ROOTS:
             found = find_written(self.flow, variable)
-        wanted = found is not None and (not self.of_rows or found.attributes.of_rows(len(shape)))
+        wanted = found is not None and (not self.of_vectors or found.attributes.of_vectors(len(shape)))
         if found is not None and wanted and same(shape_of(found.data), shape):
             return self._normalized(variable, found)
         return self._followed(binding, name)

@@ -248,6 +248,18 @@ class Rms(nn.Module):
         return self.after(normal * (1 + self.weight) if self.one else self.weight * normal)
 
 
+class ChannelNorm(nn.Module):
+    """As NAFNet's and Restormer's layer norms, of the channels at each place of an image."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(torch.rand(features, 1, 1) + 0.5) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        centered = x - x.mean(1, keepdim=True)
+        return centered / torch.sqrt((centered**2).mean(1, keepdim=True) + 1e-6) * self.weight + self.bias
+
+
 def norm(kind: Any, features: int) -> Any:
     made = kind(features)
     for parameter in (made.weight.data, made.bias.data, made.running_mean, made.running_var):
@@ -267,6 +279,7 @@ LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conv1d bn": (nn.Sequential(nn.Conv1d(32, 48, 3), norm(nn.BatchNorm1d, 48), nn.ReLU()), (torch.randn(2, 32, 20),)),
     "group norm silu conv": (nn.Sequential(nn.GroupNorm(4, 32), nn.SiLU(), nn.Conv2d(32, 32, 3)), IMAGE),
     "conv group norm": (nn.Sequential(nn.Conv2d(32, 32, 3), nn.GroupNorm(8, 32), nn.ReLU()), IMAGE),
+    "conv channel norm": (nn.Sequential(nn.Conv2d(32, 32, 3), ChannelNorm(32)), IMAGE),
     "swiglu": (Gated(F.silu), ()),
     "geglu": (Gated(F.gelu, fused=True), ()),
     "geglu tanh": (Gated(lambda x: F.gelu(x, approximate="tanh"), fused=True), ()),
@@ -297,7 +310,7 @@ KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads", "multihead", "multihead causal")),
     ({"attention": 1, "dense": 2}, ("multihead padding", "multihead with weights", "multihead sequence first")),
     ({"attention": 2, "dense": 2}, ("sdpa two layers",)),
-    ({"conv2d": 1}, ("conv bn relu", "conv bias bn silu", "depthwise bn", "bn relu conv")),
+    ({"conv2d": 1}, ("conv bn relu", "conv bias bn silu", "depthwise bn", "bn relu conv", "conv channel norm")),
     ({"conv2d": 1}, ("group norm silu conv", "conv group norm", "transposed conv bn", "conv1d bn")),
     ({"dense": 3}, ("swiglu", "reglu")),
     ({"dense": 2}, ("geglu", "geglu tanh", "swiglu of few rows")),
@@ -352,6 +365,17 @@ def test_all_fronts_make_the_same_of_a_form(tmp_path: Path, name: str) -> None:
         ), front
         calls.append(sum(call is not None for call in called))
     assert len(set(calls)) == 1, calls
+
+
+@pytest.mark.parametrize("precision", [None, "fp16"])
+def test_a_norm_of_channels_is_one_kernel(tmp_path: Path, precision: str | None) -> None:
+    """With its scale and shift; it reads the convolution's result once, of rows with channels last."""
+    for front in FRONTS:
+        model = placed_file(exported("conv channel norm", front, tmp_path), targets=GPU[:1], precision=precision)
+        called = [called_function(binding.value) or "" for binding in bindings_of(lower(model, "cuda").main)]
+        (norm,) = (name for name in called if "normalize" in name)
+        assert norm.startswith("fused_normalize_multiply_add"), front
+        assert not any("mean" in name or "divide" in name for name in called), front
 
 
 @pytest.mark.sampled(8, every_value=False)

@@ -1,4 +1,4 @@
-"""Normalization of channels that are the last axis, as GPUs run it: reductions of rows and an elementwise function."""
+"""Normalization along other axes than the last one, as GPUs run it: reductions of rows and an elementwise function."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ def normalized(x: np.ndarray, attributes: Normalization) -> np.ndarray:
         ((2, 33, 48), Normalization((1,), 1e-5, 2, 48), "float32"),
         ((3, 4, 5, 6, 7), Normalization((1, 2, 3), 1e-5, 4, 7), "float32"),
         ((1, 64, 64, 320), Normalization((1, 2), 1e-5, 3, 32), "float16"),
+        ((2, 48, 9, 12), Normalization((1,), 1e-6), "float16"),
+        ((2, 70, 5, 8), Normalization((1,), 1e-6, centered=False), "float32"),
     ],
 )
-def test_channels_last_are_normalized(shape: tuple[int, ...], attributes: Normalization, dtype: str) -> None:
+def test_columns_are_normalized(shape: tuple[int, ...], attributes: Normalization, dtype: str) -> None:
     module, primfuncs = legalized(lambda x: normalize(x, attributes), relax.TensorType(shape, dtype))
     assert len(primfuncs) > 2, "reductions and an elementwise function"
     functions: dict[Any, Any] = dict(module.functions.items())

@@ -129,6 +129,24 @@ def relax_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
     return R.nn.layer_norm(x, scale, shift, axes=[-1])
 
 
+def relax_norm_of_volumes(x: Any, scale: Any) -> Any:
+    rows = normalize(x, Normalization((2, 3, 4), 1e-5))
+    return R.astype(R.nn.relu(R.multiply(rows, scale)), x.ty.dtype)
+
+
+def norm_of_volumes(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    axes = (2, 3, 4)
+    return np.maximum((x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5) * scale, 0)
+
+
+def relax_norm_of_planes(x: Any, scale: Any) -> Any:
+    return R.multiply(R.subtract(x, R.mean(x, [2, 3], keepdims=True)), scale)
+
+
+def norm_of_planes(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return (x - x.mean((2, 3), keepdims=True)) * scale
+
+
 def relax_max_pool(x: Any) -> Any:
     return R.nn.max_pool2d(x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1), layout="NHWC")
 
@@ -353,13 +371,6 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ),
     ("squeeze_blocks", lambda x: R.mean(x, axis=[1, 2]), lambda x: x.mean((1, 2)), [((2, 56, 56, 48), F)], [0]),
     ("squeeze_odd", lambda x: R.mean(x, axis=[1, 2]), lambda x: x.mean((1, 2)), [(("n", 7, 7, 56), H)], [1, 3]),
-    (
-        "spread_mean",  # of a few numbers for a whole image: kernels of their own
-        lambda s, x: R.add(R.multiply(x, R.mean(s, axis=[-1], keepdims=True)), x),
-        lambda s, x: x * s.mean(-1, keepdims=True) + x,
-        [((2, 1, 1, 200), F), ((2, 48, 48, 200), F)],
-        [0],
-    ),
     ("mean_last", lambda x: R.mean(x, axis=[-1]), lambda x: x.mean(-1), [(("n", 1024), F)], [1, 5]),
     ("max_last", lambda x: R.max(x, axis=[-1]), lambda x: x.max(-1), [(("n", 100), H)], [1, 5]),
     ("sum_all", R.sum, np.sum, [(("n", 33), F)], [1, 7]),
@@ -371,6 +382,11 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("depthwise", relax_depthwise, depthwise, [((2, 9, 9, 16), H), ((16, 3, 3, 1), H)], [0]),
     ("depthwise_5x3", relax_strided_depthwise, strided_depthwise, [(("n", 9, 17, 24), H), ((24, 3, 5, 1), H)], [1, 2]),
     ("depthwise_f32", relax_depthwise, depthwise, [((2, 8, 28, 16), F), ((16, 3, 3, 1), F)], [0]),
+    ("norm_of_volumes", relax_norm_of_volumes, norm_of_volumes, [((2, 3, 8, 6, 9), H), ((3, 1, 1, 1), F)], [0]),
+    ("norm_of_few_steps", relax_norm_of_volumes, norm_of_volumes, [((2, 3, 16, 16, 40), H), ((3, 1, 1, 1), F)], [0]),
+    ("norm_of_long_rows", relax_norm_of_volumes, norm_of_volumes, [((2, 2, 32, 32, 35), H), ((2, 1, 1, 1), F)], [0]),
+    ("norm_of_planes", relax_norm_of_planes, norm_of_planes, [((3, 2, 12, 10), F), ((12, 10), F)], [0]),
+    ("norm_of_any_planes", relax_norm_of_planes, norm_of_planes, [(("n", 2, 12, 10), F), ((12, 10), F)], [1, 3]),
     ("matmul", R.matmul, np.matmul, [(("n", 40), F), ((40, 33), F)], [1, 7]),
     ("skinny_matmul", relax_product, product, [((3, 40), F), ((21, 40), F)], [0]),
     ("skinny_matmuls", relax_product, product, [((2, 5, 70), F), ((2, 12, 70), F)], [0]),
@@ -453,6 +469,14 @@ def test_rows_too_long_for_registers_lie_in_shared_memory() -> None:
     (primfunc,) = functions(lambda x: R.max(x, axis=[-1]), (("n", 30522), H))
     (launch,) = lower(schedule_cuda(primfunc, TARGET))[1].values()
     assert not launch.shared_bytes
+
+
+def test_rows_of_several_axes_are_read_once_by_vectors() -> None:
+    (primfunc,) = functions(relax_norm_of_volumes, ((8, 16, 32, 32, 32), H), ((16, 1, 1, 1), F))
+    source, launches = lower(schedule_cuda(primfunc, TARGET))
+    (launch,) = launches.values()
+    assert [int(launch.extents[axis]) for axis in ("blockIdx.x", "threadIdx.x")] == [8 * 16, 1024]
+    assert source[source.rindex("__global__") :].count("= *(uint4*)(p0") == 32 * 32 * 32 // (1024 * 8)
 
 
 def test_rows_of_a_length_known_at_run_time_have_a_warp_each() -> None:

@@ -314,8 +314,8 @@ def test_half_precision_is_rounded_once(form: str) -> None:
     assert np.all(np.abs(got - exact) <= 0.51 * np.spacing(np.abs(exact).astype("f2")))
 
 
-def test_those_of_rows_alone_are_raised_where_asked() -> None:
-    for axes, found in (("[3]", 1), ("[2, 3]", 0)):
+def test_those_of_rows_and_of_channels_alone_are_raised_where_asked() -> None:
+    for axes, found in (("[3]", 1), ("[1]", 1), ("[2]", 0), ("[2, 3]", 0), ("[1, 2, 3]", 0)):
         lines = (
             f"m = R.mean(x, axis={axes}, keepdims=True)",
             "c = R.subtract(x, m)",
@@ -323,7 +323,20 @@ def test_those_of_rows_alone_are_raised_where_asked() -> None:
             SHIFTED,
             *ENDS["divide"],
         )
-        changed = raise_norms(make(DATA, *lines, result="y"), 1, of_rows=True)
+        changed = raise_norms(make(DATA, *lines, result="y"), 1, of_vectors=True)
+        assert operators(changed).count("packager.normalize") == found
+
+
+def test_those_of_channels_of_volumes_are_too() -> None:
+    for axes, found in (("[2, 3, 4]", 1), ("[3, 4]", 0), ("[1, 2, 3, 4]", 0)):
+        lines = (
+            f"m = R.mean(x, axis={axes}, keepdims=True)",
+            "c = R.subtract(x, m)",
+            f"v = R.variance(x, axis={axes}, keepdims=True)",
+            SHIFTED,
+            *ENDS["divide"],
+        )
+        changed = raise_norms(make('x: R.Tensor((2, 3, 4, 5, 6), "float32")', *lines, result="y"), 1, of_vectors=True)
         assert operators(changed).count("packager.normalize") == found
 
 
@@ -337,7 +350,7 @@ def test_half_precision_is_read_by_the_normalization() -> None:
         "y = R.divide(w, s)",
     )
     module = make('x: R.Tensor((2, 12, 5, 3), "float16")', *lines, result="y")
-    changed = read_halves(raise_norms(module, 1, of_rows=True))
+    changed = read_halves(raise_norms(module, 1, of_vectors=True))
     (call,) = (b.value for b in bindings_of(changed["main"]) if operator_of(b.value) == "packager.normalize")
     assert (str(call.args[0].ty.dtype), str(call.ty.dtype)) == ("float16", "float32")
     x = np.random.default_rng(0).standard_normal((2, 12, 5, 3)).astype(np.float16)
