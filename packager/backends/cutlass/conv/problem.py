@@ -36,13 +36,14 @@ class ConvProblem:
 
 def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> ConvProblem | None:
     """Return the problem of a chain, or None if no kernel supports it."""
-    conv = read_geometry(flow, chain.anchor, grouped=True)
+    conv = read_geometry(flow, chain.anchor, grouped=True, volumes=True)
     if conv is None or conv.dtype not in FLOATS:
         return None
     others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
     x, w = flow.value(chain.anchor).args
     types = {str(other.ty.dtype) for other in (w, *others)}
-    if types != {conv.dtype} or chain.scale != 1.0 or len(shape_of(chain.result) or ()) != 4:
+    ranks = {len(shape_of(variable) or ()) for variable in (chain.anchor, chain.result)}
+    if types != {conv.dtype} or chain.scale != 1.0 or len(ranks) != 1:
         return None
     if not bias_fits(flow, chain, conv.dtype):
         return None
