@@ -80,10 +80,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
         tidy = apply(TIDY, module)
-        volumes = find_volumes(tidy, num_inputs, windows=wanted.volume_windows) if wanted.volume_views else None
-        module = to_channels_last(
-            tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows, volumes=volumes
-        )
+        volumes = find_volumes(tidy, num_inputs, wanted)
+        module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows, volumes=volumes)
     elif wanted.channels_last:
         module = to_last_axis(module)
         module = simplify_arithmetic(apply(TIDY, drop_no_ops(sink_reshapes(module))), num_inputs)

@@ -41,6 +41,17 @@ class Convolution:
         return plain and self.result[axis] == self.image[axis]
 
     @property
+    def behind(self) -> tuple[int, ...]:
+        """The padding behind the last row and column that ``result`` needs."""
+        needed = (
+            (places - 1) * stride + (window - 1) * dilation + 1 - before - extent
+            for places, stride, window, dilation, before, extent in zip(
+                *(self.result, self.stride, self.window, self.dilation, self.padding, self.image), strict=True
+            )
+        )
+        return tuple(max(0, width) for width in needed)
+
+    @property
     def planar(self) -> Convolution:
         """The same convolution of a volume as one of images, if views of its tensors are such; else itself.
 

@@ -224,7 +224,7 @@ class _Converter:
             read = self._in_last if padded.reads_last else self._rewritten
             image = padded.image(self.builder, read(call.args[0]))
             return padded.convolve(self.builder, call, image, self._rewritten(call.args[1]))
-        windows = find_im2col(call, self.filters, last=last) if self.filters and rank == 4 else None
+        windows = find_im2col(call, self.filters, last=last) if self.filters else None
         if windows is not None:
             data = self._in_last(call.args[0]) if last else self._rewritten(call.args[0])
             rows = self.builder.emit_te(windows.gather, data, primfunc_name_hint="gather_windows")

@@ -10,10 +10,12 @@ from packager.backends.cutlass.conv.kernels import (
     FULL_STEP,
     LARGEST_PIXEL,
     VECTOR_BYTES,
+    VOLUME_REACH,
     ConvConfig,
     group_portfolio,
     portfolio,
     row_portfolio,
+    volume_portfolio,
 )
 from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS
@@ -107,10 +109,14 @@ class ConvShape:
 
     @property
     def fits_im2col(self) -> bool:
-        """Whether TMA supports its windows (cuTensorMapEncodeIm2col): offsets fit in a byte, strides are at most 8."""
+        """Whether TMA supports its windows (cuTensorMapEncodeIm2col): offsets fit in a byte, strides are at most 8.
+
+        Those of three axes fit in five bits (``VOLUME_REACH``).
+        """
+        most = 127 if len(self.window) == 2 else VOLUME_REACH
         reach = [(extent - 1) * step for extent, step in zip(self.window, self.dilation, strict=True)]
-        inside = all(pad <= 127 and far - pad <= 127 for pad, far in zip(self.padding, reach, strict=True))
-        return inside and max(self.stride) <= 8
+        inside = all(pad <= most and far - pad <= most for pad, far in zip(self.padding, reach, strict=True))
+        return inside and max(self.stride) <= 8 and (len(self.window) == 2 or max(reach) <= most)
 
     def fits_rows(self, itemsize: int) -> bool:
         """Whether kernels by rows take it: nothing is padded along the width, and steps are vectors of 16 bytes."""
@@ -126,7 +132,7 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
         dtype = multiplied(form.dtype, options)
         made: tuple[ConvConfig, ...]
         if len(shape.window) == 3:
-            made = ()
+            made = volume_portfolio(dtype, shape.channels, shape.filters) if family == "sm90" else ()
         elif shape.groups:
             made = group_portfolio(dtype, shape.channels, shape.filters, shape.groups) if family == "sm90" else ()
         else:
