@@ -4,9 +4,9 @@
     python -m benchmarks.cutlass.operators run build/gpu_operators -o results.json            (an H100 or H200)
 
 ``build`` makes a model of one operator and what follows it for every case of ``cutlass/operator_cases.py`` and
-``cutlass/volume_cases.py``, and from onnxruntime on the CPU in float32 what it should give; it fails where cutlass does not take it as one partition. ``run``
-computes each case with every kernel that its bundle ships, at every size of its symbolic dims, and compares relative
-errors in the Euclidean norm with the case's tolerance.
+``cutlass/volume_cases.py``, and from onnxruntime on the CPU in float32 what it should give; it fails where cutlass does
+not take it as one partition. ``run`` computes each case with every kernel that its bundle ships, at every size of its
+symbolic dims, and compares relative errors in the Euclidean norm with the case's tolerance.
 """
 
 from __future__ import annotations

@@ -61,20 +61,18 @@ class Convolution:
             return self
         pixelwise = tuple(map(self._is_pixelwise, range(3)))
         if pixelwise[1] and pixelwise[2]:
-            ends = {name: getattr(self, name)[:1] for name in ("window", "padding", "stride", "dilation")}
-            one = {"window": 1, "padding": 0, "stride": 1, "dilation": 1}
-            pairs = {name: (*first, one[name]) for name, first in ends.items()}
             plane = math.prod(self.image[1:])
-            return replace(self, image=(self.image[0], plane), result=(self.result[0], plane), **pairs)
+            row = {"image": plane, "result": plane, "window": 1, "padding": 0, "stride": 1, "dilation": 1}
+            pairs: dict[str, Any] = {name: (getattr(self, name)[0], width) for name, width in row.items()}
+            return replace(self, **pairs)
         if pixelwise[0]:
             names = ("image", "result", "window", "padding", "stride", "dilation")
-            return replace(self, batch=self.batch * self.image[0], **{name: getattr(self, name)[1:] for name in names})
+            pairs = {name: getattr(self, name)[1:] for name in names}
+            return replace(self, batch=self.batch * self.image[0], **pairs)
         return self
 
 
-def read_geometry(
-    flow: Dataflow, anchor: Any, *, grouped: bool = False, volumes: bool = False
-) -> Convolution | None:
+def read_geometry(flow: Dataflow, anchor: Any, *, grouped: bool = False, volumes: bool = False) -> Convolution | None:
     """Return the convolution that a variable is bound to, of any types; None if its layout or size is another.
 
     Those of several groups are taken where they may be ``grouped``. With ``volumes`` those of volumes in one group are
@@ -85,7 +83,11 @@ def read_geometry(
         return None
     if conv.groups != 1 and (not grouped or len(conv.window) != 2):
         return None
-    if len(conv.window) not in ((2, 3) if volumes else (2,)) or min(conv.before) < 0 or not flow.is_constant(conv.weights):
+    if (
+        len(conv.window) not in ((2, 3) if volumes else (2,))
+        or min(conv.before) < 0
+        or not flow.is_constant(conv.weights)
+    ):
         return None
     if not all(isinstance(extent, int) and extent > 0 for extent in (*conv.image, *conv.result)):
         return None

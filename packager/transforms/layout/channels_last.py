@@ -66,7 +66,8 @@ class _Converter:
     """``first`` and ``last`` map original variables to their values with channels first and last, created on demand.
 
     ``computed_last`` are the variables computed with channels last. ``constants`` are the variables that depend on no
-    input; None disables the check. ``volumes`` are 3-D convolutions to convert. ``filters`` are the constants allowed as filters of im2col.
+    input; None disables the check. ``volumes`` are 3-D convolutions to convert. ``filters`` are the constants
+    allowed as filters of im2col.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class Im2Col:
         return self.before[axis] > 0 or furthest - self.before[axis] >= self.image[axis]
 
     def matrix(self, builder: relax.BlockBuilder, weight: Any) -> Any:
-        """Return the filters, whose channels are before the window, as a matrix [length, filters], with rows in im2col order."""
+        """Return the filters, [filters, channels, ...], as a matrix [length, filters], with rows in im2col order."""
         if self.last:
             weight = builder.emit(relax.op.permute_dims(weight, to_last(2 + len(self.window))))
         if self.piece > self.own:
@@ -134,8 +134,12 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
         last,
         channels,
         filters[0],
-        *(tuple(extents[2:]) for extents in (image, result, filters)),
-        *(tuple(map(int, values[:axes])) for values in (attrs.padding, attrs.strides, attrs.dilation)),
+        tuple(image[2:]),
+        tuple(result[2:]),
+        tuple(filters[2:]),
+        tuple(map(int, attrs.padding[:axes])),
+        tuple(map(int, attrs.strides)),
+        tuple(map(int, attrs.dilation)),
         pieces,
         own,
         piece,

@@ -1,8 +1,9 @@
-"""Convolution kernels: y = act(x * w + bias + residual) of NHWC or NDHWC data and filters alike, from configurations to source.
+"""Convolution kernels: y = act(x * w + bias + residual) of NHWC data and OHWI weights, from configurations to source.
 
-A configuration fixes types, tile and epilogue; extents, window, padding, strides and dilation are the problem's.
-``sm90`` kernels with TMA need channels and filters that are multiples of 16 bytes; ``sm80`` kernels run on every GPU
-from there on. Convolutions of one pixel without strides are matrix products and better solved as such.
+Those of volumes are of NDHWC data and ODHWI weights. A configuration fixes types, tile and epilogue; extents, window,
+padding, strides and dilation are the problem's. ``sm90`` kernels with TMA need channels and filters that are multiples
+of 16 bytes; ``sm80`` kernels run on every GPU from there on. Convolutions of one pixel without strides are matrix
+products and better solved as such.
 """
 
 from __future__ import annotations

@@ -56,8 +56,10 @@ int32_t pk_tensor_map_encode_im2col(void *map, int32_t type, uint32_t rank, void
                                     int32_t swizzle, int32_t promotion, int32_t fill) {
   for (int i = 0; i < 3; i++) window[i] = extents[i], window[3 + i] = strides[i];
   for (int i = 0; i < 2; i++) window[6 + i] = lower[i], window[8 + i] = upper[i], window[10 + i] = steps[1 + i];
-  for (int i = 0; rank == 5 && i < 4; i++) volume[i] = extents[i], volume[4 + i] = strides[i];
-  for (int i = 0; rank == 5 && i < 3; i++) volume[8 + i] = lower[i], volume[11 + i] = upper[i], volume[14 + i] = steps[1 + i];
+  if (rank == 5) {
+    for (int i = 0; i < 4; i++) volume[i] = extents[i], volume[4 + i] = strides[i];
+    for (int i = 0; i < 3; i++) volume[8 + i] = lower[i], volume[11 + i] = upper[i], volume[14 + i] = steps[1 + i];
+  }
   return encode(map, (uint64_t)address);
 }
 """
@@ -127,7 +129,7 @@ class HostKernel:
         return list((ctypes.c_int64 * 12).in_dll(self.library, "window"))
 
     def volume(self) -> list[int]:
-        """Of the last window of three axes by TMA: four extents and strides, three lower and upper corners and steps."""
+        """Of the last window of three axes: four extents and strides, three lower and upper corners and steps."""
         return list((ctypes.c_int64 * 17).in_dll(self.library, "volume"))
 
 

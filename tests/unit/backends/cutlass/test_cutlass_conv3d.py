@@ -50,9 +50,7 @@ def taken(tmp_path: Path, *targets: str, **options: Any) -> list[Any]:
     ],
     ids=str,
 )
-def test_convolutions_of_volumes(
-    tmp_path: Path, options: Any, image: tuple[int, ...], window: tuple[int, ...]
-) -> None:
+def test_convolutions_of_volumes(tmp_path: Path, options: Any, image: tuple[int, ...], window: tuple[int, ...]) -> None:
     (problem,) = taken(tmp_path, **options)
     assert isinstance(problem, ConvProblem)
     assert problem.chain.bias is not None
