@@ -33,13 +33,17 @@ from packager.transforms.simplify.match_norms import Written, find_written
 WHOLE = ("nn.group_norm", "nn.instance_norm", "nn.rms_norm")
 ROOTS = ("add", "divide", "multiply")
 HALVES = ("float16", "bfloat16")
+# The axes of a volume [batch, channels, depth, height, width].
+VOLUME = (2, 3, 4)
 # Operators with a constant that are computed in float32 after a normalization of half precision.
 FOLLOWERS = ("add", "divide", "multiply", "subtract")
 
 
 def raise_norms(module: tvm.IRModule, num_inputs: int, *, of_rows: bool = False) -> tvm.IRModule:
-    """Raise normalizations of ``main``, those ``of_rows`` (along the last axis) or all; what only they read is left as
-    dead code.
+    """Raise normalizations of ``main``; what only they read is left as dead code.
+
+    With ``of_rows`` they are those along the last axis, and those of the channels of volumes, which may become the last
+    axis.
 
     Those of the parameters after ``num_inputs``, as in weight standardization, are folded as they are.
     """
@@ -88,10 +92,13 @@ class _Raiser:
             found = _whole(value, len(shape))
         elif name in ROOTS:
             found = find_written(self.flow, variable)
-        wanted = found is not None and (not self.of_rows or found.attributes.of_rows(len(shape)))
-        if found is not None and wanted and same(shape_of(found.data), shape):
+        if found is not None and self._wants(found.attributes, len(shape)) and same(shape_of(found.data), shape):
             return self._normalized(variable, found)
         return self._followed(binding, name)
+
+    def _wants(self, attributes: Normalization, rank: int) -> bool:
+        of_volumes = attributes.axes == VOLUME and rank == len(VOLUME) + 2 and attributes.channel_axis is None
+        return not self.of_rows or attributes.of_rows(rank) or of_volumes
 
     def _normalized(self, variable: Any, found: Written) -> list[Any]:
         """Return the bindings of a normalization, its scale and its shift; the last is of ``variable``."""
