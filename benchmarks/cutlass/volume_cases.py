@@ -62,6 +62,8 @@ def volumes() -> Iterator[Case]:
     for filters in (8, 16, 48, 128, 320):
         yield volume(f"volume_oc{filters}", [2], 32, filters, 8, 9, 10)
     yield volume("volume_wide", [1], 128, 256, 4, 7, 7)
+    for filters in (64, 128, 160, 192, 256):
+        yield volume(f"volume_rows_{filters}", [1], 64, filters, 16, 34, 33)
     yield volume("volume_residual_relu", [2], 64, 64, 5, 9, 7, residual=True)
     yield volume("volume_residual", [1, 3], 16, 16, 8, 8, 8, residual=True, activation="")
     yield volume("volume_silu", [2], 32, 32, 6, 7, 8, activation="silu")
