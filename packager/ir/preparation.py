@@ -20,6 +20,8 @@ class Preparation:
     ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
     ``padded_rows``: or to convolutions of a padded image, of which kernels for sm_90a read windows row by row.
     ``planar_convolutions``: on the GPU convolutions of sequences and transposed ones are lowered to 2-D convolutions.
+    ``volume_views``: on the GPU 3-D convolutions are channels last if views of their tensors make them 2-D ones;
+    ``volume_windows``: others too, of channels and filters that kernels for sm_90a read by TMA.
     ``transposed_convolutions``: on the CPU they are lowered to convolutions of stride 1; always done if no backend
     takes partitions. ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a
     backend takes partitions.
@@ -34,6 +36,8 @@ class Preparation:
     every_block_product: bool = False
     im2col: bool = False
     padded_rows: bool = False
+    volume_views: bool = False
+    volume_windows: bool = False
     planar_convolutions: bool = False
     normalizations: bool = False
     transposed_convolutions: bool = False

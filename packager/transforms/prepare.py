@@ -14,6 +14,7 @@ from packager.transforms.layout.flatten import fold_flatten_transpose
 from packager.transforms.layout.planar import convolve_lines_as_images
 from packager.transforms.layout.softmax_last import to_last_axis
 from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
+from packager.transforms.layout.volumes import find_volumes
 from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
@@ -79,7 +80,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
         tidy = apply(TIDY, module)
-        module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows)
+        volumes = find_volumes(tidy, num_inputs, wanted)
+        module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows, volumes=volumes)
     elif wanted.channels_last:
         module = to_last_axis(module)
         module = simplify_arithmetic(apply(TIDY, drop_no_ops(sink_reshapes(module))), num_inputs)

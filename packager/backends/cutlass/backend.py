@@ -61,6 +61,8 @@ class CutlassBackend:
             im2col={"dense", "conv2d"} <= set(target.options.operators),
             padded_rows="conv2d" in target.options.operators and set(target.options.arch) == {SM90A},
             planar_convolutions="conv2d" in target.options.operators,
+            volume_views="conv2d" in target.options.operators,
+            volume_windows="conv2d" in target.options.operators and set(target.options.arch) == {SM90A},
         )
 
     def patterns(self, target: Target) -> Sequence[Search]:

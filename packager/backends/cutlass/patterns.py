@@ -39,6 +39,11 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             if (quantized := read_quantized(flow, scaled, options)) is not None:
                 yield Found(scaled.variables, quantized)
 
+    def volume(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+        for chain in chains(flow, anchor):
+            if (problem := read_convolution(flow, chain, options)) is not None:
+                yield Found(chain.variables, problem)
+
     def block_product(flow: Dataflow, anchor: Any) -> Iterator[Found]:
         for chain in chains(flow, anchor):
             if (problem := read_block_gemm(flow, chain, options)) is not None:
@@ -55,5 +60,6 @@ def make_searches(options: CutlassOptions) -> list[Search]:
         ("dense", Search("cutlass.block_matmul", blocks, block_product, anchor=True)),
         ("conv2d", Search("cutlass.conv2d", "nn.conv2d", product, anchor=True)),
         ("recurrent", Search("cutlass.recurrent", RECURRENT.removeprefix("relax."), recurrent, anchor=True)),
+        ("conv2d", Search("cutlass.conv3d", "nn.conv3d", volume, anchor=True)),
     ]
     return [search for name, search in searches if name in options.operators]

@@ -44,30 +44,38 @@ def to_channels_last(
     *,
     im2col_inputs: int | None = None,
     padded_rows: bool = False,
+    volumes: IdentitySet | None = None,
 ) -> tvm.IRModule:
     """Convert convolutions and poolings of ``main`` to channels last; its parameters and results keep their layouts.
 
     By default only those of two dimensions are converted, poolings only after convolutions. With ``num_inputs``, the
     number of parameters before the constants, all are, 2-D poolings wherever they are, and convolutions whose weights
     depend on inputs only if it is worth that these are permuted in every run. With ``im2col_inputs``, also a number of
-    inputs, convolutions with few channels are lowered to im2col + matmul, or with ``padded_rows`` padded.
+    inputs, convolutions with few channels are lowered to im2col + matmul, or with ``padded_rows`` padded. ``volumes``
+    are 3-D convolutions that are converted too.
     """
     main = module["main"]
     names = {operator_of(binding.value) for binding in bindings_of(main)}
     wanted = {"nn.conv2d"} if num_inputs is None else {*CONVOLUTIONS, *POOLINGS, "mean"}
-    return _Converter(module, num_inputs, im2col_inputs, padded_rows).convert() if names & wanted else module
+    if not names & wanted and not volumes:
+        return module
+    return _Converter(module, num_inputs, im2col_inputs, padded_rows, volumes or IdentitySet()).convert()
 
 
 class _Converter:
     """``first`` and ``last`` map original variables to their values with channels first and last, created on demand.
 
     ``computed_last`` are the variables computed with channels last. ``constants`` are the variables that depend on no
-    input; None disables the check. ``filters`` are the constants allowed as filters of im2col.
+    input; None disables the check. ``volumes`` are 3-D convolutions to convert. ``filters`` are the constants
+    allowed as filters of im2col.
     """
 
-    def __init__(self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None, rows: bool) -> None:
+    def __init__(
+        self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None, rows: bool, volumes: IdentitySet
+    ) -> None:
         self.module = module
         self.padded_rows = rows
+        self.volumes = volumes
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
         self.flow = Dataflow(main)
@@ -137,7 +145,7 @@ class _Converter:
     def _channels_last(self, call: relax.Call) -> Any | None:
         """Return the call on operands with channels last, or None to leave it unchanged."""
         name, rank = operator_of(call), _rank(call)
-        if name in CONVOLUTIONS and (name in PLANAR or self.constants is not None):
+        if name in CONVOLUTIONS and (name in PLANAR or self.constants is not None or call in self.volumes):
             return self._convolution(call)
         is_pooling = name in POOLINGS and call.attrs.layout == FIRST[rank][0]
         if is_pooling and self.constants is not None and (rank == 4 or _overlaps(call)):
@@ -212,7 +220,7 @@ class _Converter:
         if self.constants is not None and call.args[1] not in self.constants and not is_worth_permuting(call):
             return None
         last = self._prefers_last(call.args[0])
-        padded = find_padded_rows(call, self.filters, last=last) if self.padded_rows else None
+        padded = find_padded_rows(call, self.filters, last=last) if self.padded_rows and rank == 4 else None
         if padded is not None:
             read = self._in_last if padded.reads_last else self._rewritten
             image = padded.image(self.builder, read(call.args[0]))

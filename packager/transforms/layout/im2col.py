@@ -6,6 +6,8 @@ by element. Gathering them first gives rows that can be read by vectors.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from tvm import relax, te, tirx
 
 from packager.graph.dataflow import shape_of
 from packager.graph.identity import IdentitySet
+from packager.transforms.layout.layouts import to_last
 
 # Convolutions with at least this many channels already read (nearly) whole vectors.
 MANY_CHANNELS = 16
@@ -25,9 +28,11 @@ ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 @dataclass(frozen=True)
 class Im2Col:
-    """The im2col layout: a window of the convolution per row of ``length`` elements; pairs are (height, width).
+    """The im2col layout: a window of the convolution per row of ``length`` elements.
 
-    A row consists of pieces, each contiguous in the image: in NCHW the columns of one channel, in NHWC (``last``) the
+    Tuples are of the spatial axes, the width last.
+
+    A row consists of pieces, each contiguous in the image: the columns of one channel, or with channels ``last`` the
     columns with all channels. A piece has ``own`` elements, zero-padded to ``piece``; the row is zero-padded to
     ``length``.
     """
@@ -35,54 +40,66 @@ class Im2Col:
     last: bool
     channels: int
     filters: int
-    image: tuple[int, int]
-    result: tuple[int, int]
-    window: tuple[int, int]
-    before: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
+    image: tuple[int, ...]
+    result: tuple[int, ...]
+    window: tuple[int, ...]
+    before: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
     pieces: int
     own: int
     piece: int
     length: int
 
     def gather(self, data: Any) -> Any:
-        """Return the im2col tensor [batch, out height, out width, length] in TE.
+        """Return the im2col tensor [batch, ``result``, length] in TE.
 
         Padding loads the nearest pixel and masks its bits: unconditional loads can be in flight together.
         """
-        top, left = self.before
+        axes = range(len(self.window))
 
-        def element(image: Any, row: Any, column: Any, k: Any) -> Any:
+        def load(image: Any, channel: Any, places: Sequence[Any]) -> Any:
+            return data[image, *places, channel] if self.last else data[image, channel, *places]
+
+        def element(image: Any, *indices: Any) -> Any:
+            *firsts, k = indices
             piece, place = k // self.piece, k % self.piece
-            if self.last:
-                channel, line, step = place % self.channels, piece, place // self.channels
-            else:
-                channel, line, step = piece // self.window[0], piece % self.window[0], place
-            y = row * self.stride[0] + line * self.dilation[0] - top
-            x = column * self.stride[1] + step * self.dilation[1] - left
+            channel, steps = self._element(piece, place)
+            places = [firsts[i] * self.stride[i] + steps[i] * self.dilation[i] - self.before[i] for i in axes]
             inside = [k < self.pieces * self.piece] * (self.length > self.pieces * self.piece)
             inside += [place < self.own] * (self.piece > self.own)
-            if not inside and not any(self._leaves(axis) for axis in (0, 1)):
-                return data[image, y, x, channel] if self.last else data[image, channel, y, x]
-            inside += [y >= 0, y < self.image[0]] * self._leaves(0) + [x >= 0, x < self.image[1]] * self._leaves(1)
-            y, x, channel = (
+            if not inside and not any(map(self._leaves, axes)):
+                return load(image, channel, places)
+            for axis in axes:
+                inside += [places[axis] >= 0, places[axis] < self.image[axis]] * self._leaves(axis)
+            *places, channel = (
                 tirx.max(0, tirx.min(index, extent - 1))
-                for index, extent in zip((y, x, channel), (*self.image, self.channels), strict=True)
+                for index, extent in zip((*places, channel), (*self.image, self.channels), strict=True)
             )
-            return masked(data[image, y, x, channel] if self.last else data[image, channel, y, x], inside)
+            return masked(load(image, channel, places), inside)
 
         return te.compute((data.shape[0], *self.result, self.length), element, name="windows")
 
+    def _element(self, piece: Any, place: Any) -> tuple[Any, list[Any]]:
+        """Return the channel and the place in the window of an element of a piece."""
+        channel, step = (place % self.channels, place // self.channels) if self.last else (None, place)
+        steps = [step]
+        for extent in reversed(self.window[1:-1]):
+            steps.insert(0, piece % extent)
+            piece = piece // extent
+        if channel is not None:
+            return channel, [piece, *steps]
+        return piece // self.window[0], [piece % self.window[0], *steps]
+
     def _leaves(self, axis: int) -> bool:
-        """Whether windows exceed the image along an axis: 0 (height) or 1 (width)."""
+        """Whether windows exceed the image along an axis."""
         furthest = (self.result[axis] - 1) * self.stride[axis] + (self.window[axis] - 1) * self.dilation[axis]
         return self.before[axis] > 0 or furthest - self.before[axis] >= self.image[axis]
 
     def matrix(self, builder: relax.BlockBuilder, weight: Any) -> Any:
-        """Return the OIHW filters as a matrix [length, filters], with rows in im2col order."""
+        """Return the filters, [filters, channels, ...], as a matrix [length, filters], with rows in im2col order."""
         if self.last:
-            weight = builder.emit(relax.op.permute_dims(weight, [0, 2, 3, 1]))
+            weight = builder.emit(relax.op.permute_dims(weight, to_last(2 + len(self.window))))
         if self.piece > self.own:
             weight = builder.emit(relax.op.reshape(weight, (self.filters, self.pieces, self.own)))
             weight = builder.emit(relax.op.nn.pad(weight, (0, 0, 0, 0, 0, self.piece - self.own)))
@@ -93,19 +110,20 @@ class Im2Col:
 
 
 def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2Col | None:
-    """Return the im2col layout of an NCHW/OIHW convolution, or None if im2col is not profitable.
+    """Return the im2col layout of a convolution with channels first, or None if im2col is not profitable.
 
     ``constants`` are variables that depend on no input, among which the filters must be; ``last``: the data is
-    available in NHWC.
+    available with channels last.
     """
     attrs, extents = call.attrs, known_extents(call, constants)
     if extents is None:
         return None
     dtype, image, filters, result = extents
-    full, channels, (height, width) = VECTOR_BYTES // ITEMSIZE[dtype], image[1], filters[2:]
+    full, channels, axes = VECTOR_BYTES // ITEMSIZE[dtype], image[1], len(image) - 2
     if channels >= MANY_CHANNELS or channels % full == 0 or filters[0] % full:
         return None
-    pieces, own = (height, width * channels) if last else (channels * height, width)
+    lines, width = math.prod(filters[2:-1]), filters[-1]
+    pieces, own = (lines, width * channels) if last else (channels * lines, width)
     lengths = {piece: _filled(pieces * piece, full) for piece in (_filled(own, full), own)}
     limits = {piece: pieces * own * (MOST_AT_END if piece == own else MOST_FILLED) for piece in lengths}
     fitting = [(piece, length) for piece, length in lengths.items() if length <= limits[piece]]
@@ -116,12 +134,12 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
         last,
         channels,
         filters[0],
-        (image[2], image[3]),
-        (result[2], result[3]),
-        (height, width),
-        (int(attrs.padding[0]), int(attrs.padding[1])),
-        (int(attrs.strides[0]), int(attrs.strides[1])),
-        (int(attrs.dilation[0]), int(attrs.dilation[1])),
+        tuple(image[2:]),
+        tuple(result[2:]),
+        tuple(filters[2:]),
+        tuple(map(int, attrs.padding[:axes])),
+        tuple(map(int, attrs.strides)),
+        tuple(map(int, attrs.dilation)),
         pieces,
         own,
         piece,

@@ -10,10 +10,12 @@ from packager.backends.cutlass.conv.kernels import (
     FULL_STEP,
     LARGEST_PIXEL,
     VECTOR_BYTES,
+    VOLUME_REACH,
     ConvConfig,
     group_portfolio,
     portfolio,
     row_portfolio,
+    volume_portfolio,
 )
 from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS
@@ -68,26 +70,27 @@ BEYOND = 0.6
 
 @dataclass(frozen=True)
 class ConvShape:
-    """The size of a convolution; pairs are (height, width). ``rows`` are the pixels of its result.
+    """The size of a convolution; tuples are (height, width), or (depth, height, width).
 
-    ``width`` is the image's, 0 where it is not known. With ``groups`` of channels and filters, 0 if there are none, a
-    tile of filters reads a part of the channels.
+    ``rows`` are the pixels of its result. ``width`` is the image's, 0 where it is not known. With ``groups`` of
+    channels and filters, 0 if there are none, a tile of filters reads a part of the channels.
     """
 
     rows: int
     channels: int
     filters: int
-    window: tuple[int, int]
-    padding: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
+    window: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
     width: int = 0
     groups: int = 0
 
     def __str__(self) -> str:
         """The shape as a part of the key of tuning records."""
-        pairs = {name: getattr(self, name) for name in ("window", "padding", "stride", "dilation")}
-        places = " ".join(f"{name} {first}x{second}" for name, (first, second) in pairs.items())
+        places = " ".join(
+            f"{name} {'x'.join(map(str, getattr(self, name)))}" for name in ("window", "padding", "stride", "dilation")
+        )
         grouped = f" groups {self.groups}" if self.groups else ""
         return f"{self.rows}x{self.filters}x{self.channels} {places}{grouped}"
 
@@ -106,10 +109,14 @@ class ConvShape:
 
     @property
     def fits_im2col(self) -> bool:
-        """Whether TMA supports its windows (cuTensorMapEncodeIm2col): offsets fit in a byte, strides are at most 8."""
+        """Whether TMA supports its windows (cuTensorMapEncodeIm2col): offsets fit in a byte, strides are at most 8.
+
+        Those of three axes fit in five bits (``VOLUME_REACH``).
+        """
+        most = 127 if len(self.window) == 2 else VOLUME_REACH
         reach = [(extent - 1) * step for extent, step in zip(self.window, self.dilation, strict=True)]
-        inside = all(pad <= 127 and far - pad <= 127 for pad, far in zip(self.padding, reach, strict=True))
-        return inside and max(self.stride) <= 8
+        inside = all(pad <= most and far - pad <= most for pad, far in zip(self.padding, reach, strict=True))
+        return inside and max(self.stride) <= 8 and (len(self.window) == 2 or max(reach) <= most)
 
     def fits_rows(self, itemsize: int) -> bool:
         """Whether kernels by rows take it: nothing is padded along the width, and steps are vectors of 16 bytes."""
@@ -123,7 +130,10 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
 
     def kernels(family: Family, margin: float = math.inf) -> list[ConvConfig]:
         dtype = multiplied(form.dtype, options)
-        if shape.groups:
+        made: tuple[ConvConfig, ...]
+        if len(shape.window) == 3:
+            made = volume_portfolio(dtype, shape.channels, shape.filters) if family == "sm90" else ()
+        elif shape.groups:
             made = group_portfolio(dtype, shape.channels, shape.filters, shape.groups) if family == "sm90" else ()
         else:
             made = portfolio(family, dtype, shape.channels, shape.filters, shape.window)
@@ -132,7 +142,7 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
         fitting = [config for config in made if shape.fits_im2col or not isinstance(config.tile, Sm90Tile)]
         return fastest(form.apply(fitting, options), lambda config: _conv_microseconds(config, shape), margin)
 
-    problem = f"conv2d {form.dtype} {shape} {form.epilogue}"
+    problem = f"conv{len(shape.window)}d {form.dtype} {shape} {form.epilogue}"
     return rank(problem, options.arch, kernels("sm90", margin), kernels("sm80"))
 
 

@@ -1,8 +1,9 @@
 """Convolution kernels: y = act(x * w + bias + residual) of NHWC data and OHWI weights, from configurations to source.
 
-A configuration fixes types, tile and epilogue; extents, window, padding, strides and dilation are the problem's.
-``sm90`` kernels with TMA need channels and filters that are multiples of 16 bytes; ``sm80`` kernels run on every GPU
-from there on. Convolutions of one pixel without strides are matrix products and better solved as such.
+Those of volumes are of NDHWC data and ODHWI weights. A configuration fixes types, tile and epilogue; extents, window,
+padding, strides and dilation are the problem's. ``sm90`` kernels with TMA need channels and filters that are multiples
+of 16 bytes; ``sm80`` kernels run on every GPU from there on. Convolutions of one pixel without strides are matrix
+products and better solved as such.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ SM90 = (
 LEAST_GROUP = 4
 # The maximum height and width of windows: kernels keep a bit for each row and column.
 LARGEST_WINDOW = 32
+# How far elements and padding of a window of three axes may be from its first element: TMA has five bits for each axis.
+VOLUME_REACH = 15
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class ConvConfig(TiledConfig):
 
     Kernels for ``groups`` multiply each tile of filters by the channels that these have (``part_channels``), of which
     most are those of other groups where these are small.
+
+    Kernels for ``volumes`` have windows of three axes, of NDHWC data and ODHWI weights.
     """
 
     tile: Tile
@@ -70,6 +75,7 @@ class ConvConfig(TiledConfig):
     fixed: bool = False
     rows: bool = False
     groups: bool = False
+    volumes: bool = False
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
@@ -81,6 +87,8 @@ class ConvConfig(TiledConfig):
         if isinstance(self.tile, Sm90Tile):
             if self.groups and (self.rows or self.tile.cluster[1] > 1):
                 return "a tile reads the channels of its own groups"
+            if self.volumes and (self.rows or self.groups):
+                return "windows of volumes are read pixel by pixel, of all channels"
             if self.dtype not in SM90_TYPES or self.fixed:
                 return "sm90 kernels multiply neither float32 nor a fixed number of channels"
             return "" if self.alignment == self.out_alignment == full else "TMA takes 16 bytes"
@@ -88,7 +96,7 @@ class ConvConfig(TiledConfig):
             return f"{self.alignment} elements cannot be copied"
         if self.tile.slices != 1 and (self.fixed or self.out_alignment % 4 != 0):
             return "slices need 4 filters at a time"
-        return "there are no such sm80 kernels" if self.rows or self.groups else ""
+        return "there are no such sm80 kernels" if self.rows or self.groups or self.volumes else ""
 
     @property
     def family(self) -> Family:
@@ -103,7 +111,7 @@ class ConvConfig(TiledConfig):
     @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
-        parts = ["pk_conv", self.family, ELEMENTS[self.dtype].short, self.tile.name]
+        parts = ["pk_conv3d" if self.volumes else "pk_conv", self.family, ELEMENTS[self.dtype].short, self.tile.name]
         if isinstance(self.tile, Sm80Tile):
             parts += [f"a{self.alignment}x{self.out_alignment}"] + ["fixed"] * self.fixed
         parts += ["rows"] * self.rows + ["groups"] * self.groups
@@ -113,7 +121,7 @@ class ConvConfig(TiledConfig):
         """Render the kernel's source file for these architectures."""
         element = ELEMENTS[self.dtype]
         return self.render(
-            f"conv/conv_{self.tile.family}",
+            "conv/conv3d_sm90" if self.volumes else f"conv/conv_{self.tile.family}",
             archs,
             element=element.cutlass,
             rows=self.rows,
@@ -127,7 +135,7 @@ class ConvConfig(TiledConfig):
 
 
 def portfolio(
-    family: Family, dtype: str, channels: int, filters: int, window: tuple[int, int]
+    family: Family, dtype: str, channels: int, filters: int, window: tuple[int, ...]
 ) -> tuple[ConvConfig, ...]:
     """Return the kernels for a convolution, without epilogue; empty if none supports it.
 
@@ -147,6 +155,15 @@ def portfolio(
     tma = dtype in SM90_TYPES and channels > full
     tiles = [*(_sm90_tiles(dtype, channels, filters) if tma else ()), *_sliced_tiles(dtype, channels)]
     return tuple(map(make, tiles))
+
+
+def volume_portfolio(dtype: str, channels: int, filters: int) -> tuple[ConvConfig, ...]:
+    """Return the kernels for a 3-D convolution, without epilogue; empty if none supports it."""
+    full = vector_of(dtype)
+    if dtype not in SM90_TYPES or channels % full or filters % full:
+        return ()
+    tiles = _sm90_tiles(dtype, channels, filters)
+    return tuple(ConvConfig(tile, dtype, full, full, volumes=True) for tile in tiles)
 
 
 def group_portfolio(dtype: str, channels: int, filters: int, groups: int) -> tuple[ConvConfig, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.conv.groups import group_width, pack_groups
+from packager.backends.cutlass.conv.kernels import VOLUME_REACH
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
@@ -36,13 +37,16 @@ class ConvProblem:
 
 def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> ConvProblem | None:
     """Return the problem of a chain, or None if no kernel supports it."""
-    conv = read_geometry(flow, chain.anchor, grouped=True)
+    conv = read_geometry(flow, chain.anchor, grouped=True, volumes=True)
     if conv is None or conv.dtype not in FLOATS:
+        return None
+    if len(conv.image) == 3 and max(conv.behind) > VOLUME_REACH:
         return None
     others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
     x, w = flow.value(chain.anchor).args
     types = {str(other.ty.dtype) for other in (w, *others)}
-    if types != {conv.dtype} or chain.scale != 1.0 or len(shape_of(chain.result) or ()) != 4:
+    ranks = {len(shape_of(variable) or ()) for variable in (chain.anchor, chain.result)}
+    if types != {conv.dtype} or chain.scale != 1.0 or len(ranks) != 1:
         return None
     if not bias_fits(flow, chain, conv.dtype):
         return None
@@ -56,7 +60,7 @@ def add_convolution(
     """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
     conv, chain = problem.conv, problem.chain
     ranking = _rank(problem, options, most_rows(conv, flops))
-    draft = group.add("gemm" if conv.is_product else "conv", ranking)
+    draft = group.add("gemm" if conv.is_product else f"conv{'3d' * (len(conv.window) == 3)}", ranking)
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
     draft.pointer(x, Parameter("argument", arguments[problem.x]))
     draft.pointer(w, _weights(conv, arguments[problem.w], group))
@@ -73,15 +77,19 @@ def add_convolution(
 
 
 def set_geometry(draft: FunctionDraft, conv: Convolution) -> None:
-    """Set the extents of the problem that a convolution is: a GEMM or a pk_conv_t."""
+    """Set the extents of the problem that a convolution is: a GEMM, a pk_conv_t or a pk_conv3d_t."""
     channels, filters = conv.channels, conv.filters
     if conv.is_product:
         draft.set(m=(conv.batch, *conv.result), n=filters, k=channels, batch=1)
         draft.set(lda=channels, ldb=channels, ldc=filters, ldd=filters)
         return
-    draft.set(batch=conv.batch, channels=channels, filters=filters, height=conv.image[0], width=conv.image[1])
-    draft.set(out_height=conv.result[0], out_width=conv.result[1])
-    for name in ("window", "padding", "stride", "dilation"):
+    draft.set(batch=conv.batch, channels=channels, filters=filters)
+    names: tuple[str, ...] = ("window", "padding", "stride", "dilation")
+    if len(conv.image) == 2:
+        draft.set(height=conv.image[0], width=conv.image[1], out_height=conv.result[0], out_width=conv.result[1])
+    else:
+        names = ("image", "result", *names)
+    for name in names:
         draft.set(**{f"{name}[{axis}]": extent for axis, extent in enumerate(getattr(conv, name))})
     if conv.groups > 1:
         draft.set(groups=conv.groups, part=conv_shape(conv, 1).part)
@@ -99,7 +107,7 @@ def conv_shape(conv: Convolution, rows: int) -> ConvShape:
     """Return the size of a convolution with this number of pixels of the result."""
     pairs = (conv.window, conv.padding, conv.stride, conv.dilation)
     groups = conv.groups if conv.groups > 1 else 0
-    return ConvShape(rows, conv.channels, conv.filters, *pairs, width=conv.image[1], groups=groups)
+    return ConvShape(rows, conv.channels, conv.filters, *pairs, width=conv.image[-1], groups=groups)
 
 
 def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:

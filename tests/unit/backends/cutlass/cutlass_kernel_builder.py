@@ -32,7 +32,7 @@ ENCODERS = """
 #include <stdint.h>
 #include <string.h>
 uint64_t refused, recorded[8][8];
-int64_t window[12];
+int64_t window[12], volume[17];
 int32_t maps;
 static int32_t encode(void *map, uint64_t address) {
   if (refused == UINT64_MAX || refused == address) return 1;
@@ -56,6 +56,10 @@ int32_t pk_tensor_map_encode_im2col(void *map, int32_t type, uint32_t rank, void
                                     int32_t swizzle, int32_t promotion, int32_t fill) {
   for (int i = 0; i < 3; i++) window[i] = extents[i], window[3 + i] = strides[i];
   for (int i = 0; i < 2; i++) window[6 + i] = lower[i], window[8 + i] = upper[i], window[10 + i] = steps[1 + i];
+  if (rank == 5) {
+    for (int i = 0; i < 4; i++) volume[i] = extents[i], volume[4 + i] = strides[i];
+    for (int i = 0; i < 3; i++) volume[8 + i] = lower[i], volume[11 + i] = upper[i], volume[14 + i] = steps[1 + i];
+  }
   return encode(map, (uint64_t)address);
 }
 """
@@ -123,6 +127,10 @@ class HostKernel:
     def window(self) -> list[int]:
         """Of the last window by TMA: three extents and strides, two lower and upper corners and steps."""
         return list((ctypes.c_int64 * 12).in_dll(self.library, "window"))
+
+    def volume(self) -> list[int]:
+        """Of the last window of three axes: four extents and strides, three lower and upper corners and steps."""
+        return list((ctypes.c_int64 * 17).in_dll(self.library, "volume"))
 
 
 def make_context(folder: Path) -> Context:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from cutlass_kernel_builder import HostKernel, host_builds
 
-from packager.backends.cutlass.conv.kernels import ConvConfig, group_portfolio, portfolio
+from packager.backends.cutlass.conv.kernels import ConvConfig, group_portfolio, portfolio, volume_portfolio
 from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
@@ -29,6 +29,7 @@ def all_kernels() -> set[ConvConfig]:
     }
     kernels |= {ConvConfig(Sm90Tile((64, 64, depth)), "float16", 8, 8, rows=True) for depth in (32, 64)}
     kernels |= set(group_portfolio("float16", 512, 512, 32)) | set(group_portfolio("bfloat16", 512, 512, 2))
+    kernels |= {kernel for dtype in ("float16", "bfloat16") for kernel in volume_portfolio(dtype, 64, 64)}
     kernels |= {replace(kernel, residual=True) for kernel in kernels}
     return kernels | {replace(kernel, activation=form) for kernel in kernels for form in ("relu", "silu")}
 
