@@ -3,10 +3,10 @@
     python -m benchmarks.cutlass.operators build -o build/gpu_operators [--only 'dense_*']    (packager[build,cutlass])
     python -m benchmarks.cutlass.operators run build/gpu_operators -o results.json            (an H100 or H200)
 
-``build`` makes a model of one operator and what follows it for every case of ``cutlass/operator_cases.py`` and
-``cutlass/volume_cases.py``, and from onnxruntime on the CPU in float32 what it should give; it fails where cutlass does
-not take it as one partition. ``run`` computes each case with every kernel that its bundle ships, at every size of its
-symbolic dims, and compares relative errors in the Euclidean norm with the case's tolerance.
+``build`` makes a model of one operator and what follows it for every case of ``cutlass/operator_cases``, and from
+onnxruntime on the CPU in float32 what it should give; it fails where cutlass does not take it as one partition. ``run``
+computes each case with every kernel that its bundle ships, at every size of its symbolic dims, and compares relative
+errors in the Euclidean norm with the case's tolerance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.harness.pairs import load_pairs, save_pairs
 def build(folder: Path, only: str, arch: str) -> int:
     """Make the bundles and references of the chosen cases; 1 if a model is not taken as its case says."""
     from benchmarks.cutlass.operator_cases import CASES, Case, reference
-    from benchmarks.cutlass.volume_cases import volumes
+    from benchmarks.cutlass.operator_cases.volumes import volumes
 
     folder.mkdir(parents=True, exist_ok=True)
     chosen: Sequence[Case] = [case for case in (*CASES, *volumes()) if matches(case.name, only)]

@@ -48,11 +48,10 @@ def to_channels_last(
 ) -> tvm.IRModule:
     """Convert convolutions and poolings of ``main`` to channels last; its parameters and results keep their layouts.
 
-    By default only those of two dimensions are converted, poolings only after convolutions. With ``num_inputs``, the
+    By default only 2-D ones and ``volumes`` are converted, poolings only after convolutions. With ``num_inputs``, the
     number of parameters before the constants, all are, 2-D poolings wherever they are, and convolutions whose weights
     depend on inputs only if it is worth that these are permuted in every run. With ``im2col_inputs``, also a number of
-    inputs, convolutions with few channels are lowered to im2col + matmul, or with ``padded_rows`` padded. ``volumes``
-    are 3-D convolutions that are converted too.
+    inputs, convolutions with few channels are lowered to im2col + matmul, or with ``padded_rows`` padded.
     """
     main = module["main"]
     names = {operator_of(binding.value) for binding in bindings_of(main)}
@@ -66,16 +65,13 @@ class _Converter:
     """``first`` and ``last`` map original variables to their values with channels first and last, created on demand.
 
     ``computed_last`` are the variables computed with channels last. ``constants`` are the variables that depend on no
-    input; None disables the check. ``volumes`` are 3-D convolutions to convert. ``filters`` are the constants
-    allowed as filters of im2col.
+    input; None disables the check. ``filters`` are the constants allowed as filters of im2col.
     """
 
     def __init__(
         self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None, rows: bool, volumes: IdentitySet
     ) -> None:
-        self.module = module
-        self.padded_rows = rows
-        self.volumes = volumes
+        self.module, self.padded_rows, self.volumes = module, rows, volumes
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
         self.flow = Dataflow(main)

@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 from cutlass_kernel_builder import EVERY, HostKernel, host_builds
 
-from benchmarks.cutlass.volume_cases import volume, volumes
+from benchmarks.cutlass.operator_cases.volumes import volume, volumes
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.conv.kernels import ConvConfig, volume_portfolio
 from packager.backends.cutlass.conv.problem import ConvProblem
