@@ -31,6 +31,8 @@ from packager.placement.match import Candidate, FlatMain, find_candidates, is_cl
 from packager.placement.outline import Cut, Group, Outlined, call_partitions, cut, outline, results_of
 from packager.placement.preparation import backend_of
 
+# Of a value whose function they may be merged with: each may be a result more.
+MOST_READERS = 8
 # What a backend compiles of partitions, and what it gives back; groups of functions may be empty in a dry run.
 Answer = Callable[[Target, Sequence[Partition]], BackendOutput]
 
@@ -198,6 +200,8 @@ class Placer:
                     continue
                 nodes = first.nodes | second.nodes
                 if (first.anchored and second.anchored) or (depth and self.grouping.depth(nodes) > depth):
+                    continue
+                if len(self.grouping.successors[producer]) > MOST_READERS:
                     continue
                 if self.grouping.is_convex(nodes) and is_closed(self.graph, nodes):
                     self.grouping.add(nodes)

@@ -175,12 +175,12 @@ class _Converter:
         return relax.op.reshape(self._in_last(flattened), call.ty.shape)
 
     def _plane_reduction(self, call: Any) -> relax.Call | None:
-        """Return a reduction to [N, C], which is the same in both layouts."""
+        """Return a reduction to [N, C], or of channels to [N, ...], which is the same in both layouts."""
         name = operator_of(call)
         if name not in REDUCTIONS or not self._prefers_last(call.args[0]):
             return None
-        axes = list(range(1, _rank(call.args[0]) - 1))
-        if _reduced_axes(call) != axes or call.attrs.keepdims:
+        axes, last = _reduced_axes(call), _rank(call.args[0]) - 1
+        if axes not in (list(range(1, last)), [last]) or call.attrs.keepdims:
             return None
         return getattr(relax.op, name)(self._in_last(call.args[0]), axes)
 

@@ -95,6 +95,20 @@ def test_constants_are_checked_by_execution(tmp_path: Path) -> None:
     assert row["sites"][0]["constants"] == ["c", "d"]
 
 
+@pytest.mark.parametrize(("readers", "partitions"), [(8, 1), (12, 13)])
+def test_a_value_that_many_read_is_written_once(readers: int, partitions: int, tmp_path: Path) -> None:
+    """Merged with all of them, its function would write as many results: PWC-Net's images have 81 readers."""
+    lines = "".join(f"s{n} = Slice(r, b{n}, e{n}, a)\n y{n} = Mul(s{n}, x{n})\n" for n in range(readers))
+    inputs = ", ".join(f"float[2,{n + 1}] x{n}" for n in range(readers))
+    results = ", ".join(f"float[2,{n + 1}] y{n}" for n in range(readers))
+    numbers = {f"b{n}": np.array([0]) for n in range(readers)} | {f"e{n}": np.array([n + 1]) for n in range(readers)}
+    model = parse(
+        f"g (float[2,16] x, {inputs}) => ({results}) {{ r = Relu(x)\n {lines} }}", numbers | {"a": np.array([1])}
+    )
+    rows = build_and_check(model, tmp_path, ["llvm", "ccompiler"]).partitions("ccompiler")
+    assert sum(len(row["sites"]) for row in rows) == partitions
+
+
 @pytest.mark.slow
 def test_the_largest_match_wins(tmp_path: Path) -> None:
     model = parse(

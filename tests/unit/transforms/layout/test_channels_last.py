@@ -53,6 +53,14 @@ def test_tokens_of_rows_stay_rows() -> None:
     check(module, ["permute_dims", "exp", "matmul"])
 
 
+@pytest.mark.parametrize(("axes", "wanted"), [([1], True), ([2, 3], True), ([2], False)])
+def test_reductions_that_no_layout_shows_in(axes: list[int], wanted: bool) -> None:
+    """A mean of channels, or of the places of each, reads channels last; it is not transposed for it."""
+    module = make(TOKENS, *IMAGE, f"y = R.mean(c, axis={axes})", result="y")
+    before = ["reshape", "nn.conv2d"]
+    check(module, [*before, "mean"] if wanted else [*before, "permute_dims", "mean"])
+
+
 @pytest.mark.parametrize("operator", ["normalize", "resize", "enlarge"])
 def test_own_operators_follow(operator: str) -> None:
     """Unless an image becomes larger that is a result: what it is made of is turned then."""
