@@ -205,6 +205,18 @@ def test_what_would_be_wrong_is_refused(module: Any, error: Any, words: str, tmp
         packager.build(tmp_path / "m.pt2", tmp_path / "m.so", targets=targets_here())
 
 
+def test_squares_of_half_precision_are_summed_in_float32(tmp_path: Path) -> None:
+    """Of 300 they are infinite in half precision."""
+
+    def forward(x: Any) -> Any:
+        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+        return norm, x.var(1), x.std(0, correction=0), F.normalize(x, dim=1)
+
+    given = 300 + 20 * torch.randn(4, 33)
+    for dtype in (torch.float16, torch.float32):
+        check(forward, (given.to(dtype),), tmp_path, tolerance=1e-5 if dtype is torch.float32 else 5e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_convolutions(dtype: Any, tmp_path: Path) -> None:
     """Of one to three dimensions, transposed ones too; in half precision the sums are of float32."""

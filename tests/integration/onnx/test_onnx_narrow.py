@@ -124,6 +124,27 @@ def test_predicates_read_float8(tmp_path: Path) -> None:
     np.testing.assert_array_equal(made["inf"], np.isinf(wide))
 
 
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_sums_of_squares_and_exponentials_of_half_precision(kind: int, tmp_path: Path) -> None:
+    """Parts of a sum may be infinite in half precision where its result is not."""
+    names = ("L2", "SumSquare", "LogSum", "LogSumExp")
+    nodes = [node(f"Reduce{name}", ["x", "axes"], [name], keepdims=0) for name in names]
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    model = model_of(nodes, {"x": (dtype, (3, 40))}, dict.fromkeys(names, kind), opset=18)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axes"))
+    given = np.stack([np.full(40, 300), np.linspace(4, 41, 40), np.linspace(1, 2, 40)]).astype(dtype)
+    with packager.load(built(model, tmp_path, golden=0)) as bundle:
+        made = bundle.run({"x": given})
+    x = given.astype(np.float64)
+    squares, most = (x * x).sum(1), x.max(1)
+    wanted = {"L2": np.sqrt(squares), "SumSquare": squares, "LogSum": np.log(x.sum(1))}
+    wanted["LogSumExp"] = most + np.log(np.exp(x - most[:, None]).sum(1))
+    with np.errstate(over="ignore"):
+        for name in names:
+            expected = wanted[name].astype(dtype).astype(np.float64)
+            np.testing.assert_allclose(made[name].astype(np.float64), expected, rtol=1e-2, err_msg=name)
+
+
 def test_other_operators_are_refused_by_name(tmp_path: Path) -> None:
     branch = [node("ScatterElements", ["x", "i", "x"], ["y"], name="scatter", reduction="max")]
     inputs = {"x": (ml_dtypes.float8_e5m2, (4,)), "i": (np.int64, (4,))}

@@ -1,7 +1,8 @@
 """Converters of reductions that TVM's importer lacks or computes differently.
 
 Without axes and with ``noop_with_empty_axes`` a reduction applies to each element: ReduceL1 is |x|, ReduceLogSum log x.
-Integers have means, norms and logarithms too, which are truncated. ONNX operators ReduceL1 and the like (version 18).
+Integers have means, norms and logarithms too, which are truncated. Squares and exponentials of half precision are
+summed in float32: those above 65504 would be infinite. ONNX operators ReduceL1 and the like (version 18).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from packager.bundle.dtypes import HALVES
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, optional
 
 # What a reduction without axes does to an element.
@@ -23,6 +25,7 @@ OF_ONE: Mapping[str, Callable[[Any, Any], Any]] = {
     "ReduceLogSumExp": lambda emit, x: relax.op.log(emit(relax.op.exp(x))),
 }
 FRACTIONS = ("ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # of integers
+WIDENED = ("ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")  # of half precision
 
 
 def _reduction(operator: str) -> Converter:
@@ -30,12 +33,12 @@ def _reduction(operator: str) -> Converter:
         data, dtype = inputs[0], dtype_of(inputs[0])
         axes = _axes(inputs, attributes)
         elements = axes == [] and bool(attributes.get("noop_with_empty_axes", 0))
-        wide = operator in FRACTIONS and not dtype.startswith(("float", "bfloat"))
+        wide = _wide(operator, dtype)
         stable = operator == "ReduceLogSumExp" and axes is not None
         if not (elements and operator in OF_ONE) and not wide and not stable:
             return convert(operator, list(inputs), attributes)
         if wide:
-            data = builder.emit(relax.op.astype(data, "float64"))
+            data = builder.emit(relax.op.astype(data, wide))
         if elements and operator in OF_ONE:
             result = OF_ONE[operator](builder.emit, data)
         elif stable:
@@ -45,6 +48,13 @@ def _reduction(operator: str) -> Converter:
         return relax.op.astype(builder.emit(result), dtype) if wide else result
 
     return converted
+
+
+def _wide(operator: str, dtype: str) -> str:
+    """Return the element type in which a reduction is computed, if that is another; else nothing."""
+    if dtype in HALVES:
+        return "float32" if operator in WIDENED else ""
+    return "float64" if operator in FRACTIONS and not dtype.startswith("float") else ""
 
 
 def _axes(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[int] | None:

@@ -1,4 +1,7 @@
-"""Converters of torch's reductions: sum, min/max, norms, and cumsum."""
+"""Converters of torch's reductions: sum, min/max, norms, and cumsum.
+
+Squares of half precision are summed in float32, as torch does.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 from tvm import relax
 
+from packager.bundle.dtypes import HALVES
 from packager.frontends.torch.ops.program import argument
 
 _R = relax.op
@@ -54,8 +58,18 @@ def _largest(function: Callable[..., Any], arg: Callable[..., Any]) -> Callable[
     return convert
 
 
+def _sum_type(importer: Any, node: Any) -> str:
+    dtype = str(importer.dtype(node))
+    return "float32" if dtype in HALVES else dtype
+
+
 def _variance(importer: Any, node: Any) -> Any:
-    data = importer.tensor(node.args[0], importer.dtype(node))
+    return importer.cast(_wide_variance(importer, node), importer.dtype(node))
+
+
+def _wide_variance(importer: Any, node: Any) -> Any:
+    dtype = _sum_type(importer, node)
+    data = importer.tensor(node.args[0], dtype)
     axes = _axes(node, argument(node, 1, "dim")) or list(range(node.args[0].meta["val"].ndim))
     keep = bool(node.kwargs.get("keepdim", False))
     correction = node.kwargs.get("correction")
@@ -67,15 +81,19 @@ def _variance(importer: Any, node: Any) -> Any:
     difference = importer.emit(_R.subtract(data, mean))
     squares = importer.emit(_R.sum(importer.emit(_R.multiply(difference, difference)), axis=axes, keepdims=keep))
     freedom = count - int(1 if correction is None else correction)
-    return importer.emit(_R.divide(squares, importer.tensor(freedom, importer.dtype(node))))
+    return importer.emit(_R.divide(squares, importer.tensor(freedom, dtype)))
 
 
 def _deviation(importer: Any, node: Any) -> Any:
-    return _R.sqrt(_variance(importer, node))
+    return importer.cast(importer.emit(_R.sqrt(_wide_variance(importer, node))), importer.dtype(node))
 
 
 def _vector_norm(importer: Any, node: Any) -> Any:
-    data = importer.tensor(node.args[0], importer.dtype(node))
+    return importer.cast(importer.emit(_wide_norm(importer, node)), importer.dtype(node))
+
+
+def _wide_norm(importer: Any, node: Any) -> Any:
+    data = importer.tensor(node.args[0], _sum_type(importer, node))
     order = argument(node, 1, "ord", 2)
     axes, keep = _axes(node, argument(node, 2, "dim")), bool(argument(node, 3, "keepdim", False))
     if order == 2:
