@@ -33,9 +33,10 @@ from benchmarks.gpu.entries import GPU_ENTRIES
 from benchmarks.gpu.torch_models import captured, repeat_weights, settle_norms
 from benchmarks.harness.gpu import header, matches, tuned, two_commands
 from benchmarks.zoo.entry import Entry
+from benchmarks.zoo.held_out import HELD_OUT
 from benchmarks.zoo.models import SEED, ZOO, export, instance
 
-ENTRIES: dict[str, Entry] = ZOO | {entry.name: entry for entry in GPU_ENTRIES}
+ENTRIES: dict[str, Entry] = ZOO | HELD_OUT | {entry.name: entry for entry in GPU_ENTRIES}
 BATCHES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("resnext50", "regnety_400mf", "mobilenet_v2", "efficientnet_b0", "convnext_tiny"), (1, 16)),
     **dict.fromkeys(("densenet", "vit_b16", "swin_tiny", "mixer_s16", "segformer_b0", "yolo_n"), (1, 16)),

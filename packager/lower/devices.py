@@ -22,8 +22,8 @@ from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
-from packager.lower.cuda.broadcasts import keep_broadcasts_apart
-from packager.lower.cuda.half_casts import read_half_means, repeat_casts
+from packager.lower.cuda.fusion.broadcasts import keep_broadcasts_apart
+from packager.lower.cuda.fusion.half_casts import read_half_means, repeat_casts
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda

@@ -33,9 +33,9 @@ from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
 from packager.lower.cuda.elementwise import check_aligned, load_vectors, schedule_elementwise, vector_width, vectorize
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
-from packager.lower.cuda.row_reduction import schedule_row_reduction
+from packager.lower.cuda.rows.reduction import schedule_row_reduction
+from packager.lower.cuda.rows.short import schedule_short_row_reduction
 from packager.lower.cuda.scatter_scan import schedule_scatter_scan
-from packager.lower.cuda.short_row_reduction import schedule_short_row_reduction
 from packager.lower.cuda.skinny_matmul import schedule_skinny_matmul
 from packager.lower.cuda.widen_float16 import widen
 

@@ -9,7 +9,7 @@ import pytest
 from tvm import relax, tirx
 
 from packager.graph.rewrite import apply
-from packager.lower.cuda.half_casts import read_half_means, repeat_casts
+from packager.lower.cuda.fusion.half_casts import read_half_means, repeat_casts
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import FLATTEN, FUSE
 from tests.unit.transforms.simplify.test_modulated_convs import function

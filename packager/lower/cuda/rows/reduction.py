@@ -27,8 +27,8 @@ from packager.lower.blocks import (
     schedule_of,
     variables,
 )
-from packager.lower.cuda.merge_rows import merge_rows
-from packager.lower.cuda.row_layout import Rows, lay_out_rows
+from packager.lower.cuda.rows.layout import Rows, lay_out_rows
+from packager.lower.cuda.rows.merge import merge_rows
 
 # Elements that a thread loads ahead from a row in global memory.
 UNROLLED = 4

@@ -1,0 +1,1 @@
+"""What decides which operators become one kernel, before TVM fuses them."""
