@@ -137,7 +137,10 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the size of the build cache, or clear it. Says what shared caches were asked for, too."""
+    """Show the size of the build cache, or clear it. Says what shared caches were asked for, too.
+
+    Builds remove what was used longest ago beyond $PACKAGER_CACHE_LIMIT, as 500M; default: 10G, and 0 is no limit.
+    """
     from packager.codegen.cache import Cache
     from packager.codegen.store_statistics import read_statistics
 
@@ -152,11 +155,13 @@ def cache(
     usage, stores = store.usage(), read_statistics(store)
     if as_json:
         by_store = {"stores": {name: dataclasses.asdict(counts) for name, counts in stores.items()}}
-        print_json({"schema_version": 1} | dataclasses.asdict(usage) | {"folder": str(usage.folder)} | by_store)
+        facts = {"folder": str(usage.folder), "limit": store.limit}
+        print_json({"schema_version": 1} | dataclasses.asdict(usage) | facts | by_store)
         return
     print(usage.folder)
     for kind in ("bundle", "object"):
         print(f"{kind}: {usage.entries.get(kind, 0)} entries, {usage.nbytes.get(kind, 0) / 2**20:.1f} MiB")
+    print("no limit" if store.limit is None else f"limit: {store.limit / 2**20:.1f} MiB")
     for name, counts in stores.items():
         print(
             f"{name}: {counts.hits} hits ({counts.bytes_read / 2**20:.1f} MiB), {counts.misses} misses, "

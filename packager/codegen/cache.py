@@ -2,7 +2,8 @@
 
 Entries are folders named by the SHA-256 of everything their content depends on. An entry is written to a temporary
 folder and renamed, so that concurrent or killed builds never leave partial entries. Each stores the hashes of its
-files; damaged entries are dropped. Shared caches are asked for what is not here, and get what is made here.
+files; damaged entries are dropped. Shared caches are asked for what is not here, and get what is made here. What was
+used longest ago makes room for what is new.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from packager.codegen.shared_cache import SharedCache
 
 HASHES = "hashes.json"
+LIMIT, DEFAULT_LIMIT = "PACKAGER_CACHE_LIMIT", "10G"
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,25 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache folder, and the shared caches behind it. If not ``enabled``, lookups miss and nothing is stored."""
+    """A cache folder, and the shared caches behind it. If not ``enabled``, lookups miss and nothing is stored.
+
+    ``limit`` is how many bytes its entries may have after a build; None for any number.
+    """
 
     folder: Path
     enabled: bool = True
     shared: tuple[SharedCache, ...] = ()
+    limit: int | None = None
 
     @classmethod
     def of_user(cls, *, enabled: bool = True, shared: tuple[SharedCache, ...] = ()) -> Cache:
-        """Return the cache in ``$XDG_CACHE_HOME/packager`` or ``~/.cache/packager``. Raises UsageError."""
-        base = os.environ.get("XDG_CACHE_HOME")
+        """Return the cache in ``$XDG_CACHE_HOME/packager`` or ``~/.cache/packager``. Raises UsageError.
+
+        Its limit is ``$PACKAGER_CACHE_LIMIT``.
+        """
+        base, limit = os.environ.get("XDG_CACHE_HOME"), limit_of(os.environ)
         try:
-            return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled, shared)
+            return cls((Path(base) if base else Path.home() / ".cache") / "packager", enabled, shared, limit)
         except RuntimeError:  # TVM's import also fails then
             raise UsageError(
                 "there is no home folder: HOME is not set, and this user is not in the password database",
@@ -143,8 +153,27 @@ class Cache:
             entries[kind] = entries.get(kind, 0) + 1
             nbytes[kind] = nbytes.get(kind, 0)
             with contextlib.suppress(OSError):  # another process clears the cache
-                nbytes[kind] += sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+                nbytes[kind] += _bytes_of(entry)
         return Usage(self.folder, entries, nbytes)
+
+    def trim(self) -> int:
+        """Remove the entries that were used longest ago until all fit the limit; return their number.
+
+        Whoever is reading one finds it damaged, which is a miss.
+        """
+        if self.limit is None or not self.enabled:
+            return 0
+        found: list[tuple[int, int, Path]] = []
+        for _, entry in self._entries():
+            with contextlib.suppress(OSError):  # another process clears the cache
+                found.append((entry.stat().st_mtime_ns, _bytes_of(entry), entry))
+        total, count = sum(nbytes for _, nbytes, _ in found), 0
+        for _, nbytes, entry in sorted(found):
+            if total <= self.limit:
+                break
+            shutil.rmtree(entry, ignore_errors=True)
+            total, count = total - nbytes, count + 1
+        return count
 
     def clear(self) -> int:
         """Remove all entries and return their number, and what killed builds left."""
@@ -159,3 +188,19 @@ class Cache:
         for kind in ("bundle", "object"):
             for entry in sorted((self.folder / kind).glob("[0-9a-f]*")):
                 yield kind, entry
+
+
+def limit_of(environment: Mapping[str, str]) -> int | None:
+    """Return the bytes that ``$PACKAGER_CACHE_LIMIT`` says, as ``500M`` or ``10G``; None for 0. Raises UsageError."""
+    text = environment.get(LIMIT) or DEFAULT_LIMIT
+    number, unit = (text[:-1], text[-1].upper()) if text[-1].upper() in UNITS else (text, "")
+    if not (number.isascii() and number.isdigit()):
+        raise UsageError(
+            f"{LIMIT} is {text!r}, not a number of bytes", hint="write it as 500M, 10G or 1T; 0 is no limit"
+        )
+    return int(number) * UNITS.get(unit, 1) or None
+
+
+def _bytes_of(entry: Path) -> int:
+    with os.scandir(entry) as files:
+        return sum(file.stat().st_size for file in files)

@@ -89,6 +89,7 @@ def _build_or_fetch(
                 _build(request, toolchain, store, workdir, timings, remote)
             if key:
                 store.add("bundle", key, results(workdir))
+            store.trim()
         outputs.publish(workdir, request)
 
 

@@ -308,6 +308,11 @@ def test_cache_shows_and_clears(cli: Cli, models: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
     assert "removed 2 entries" in cli("cache", "--clear", env=env).stdout
     assert "bundle: 0 entries" in cli("cache", env=env).stdout
+    small = env | {"PACKAGER_CACHE_LIMIT": "1K"}
+    assert cli("build", models / "mlp.onnx", "-o", tmp_path / "c.so", env=small).returncode == 0
+    shown = cli("cache", env=small).stdout
+    assert "bundle: 0 entries" in shown
+    assert "limit: 0.0 MiB" in shown
 
 
 @pytest.mark.slow

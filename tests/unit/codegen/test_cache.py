@@ -12,7 +12,7 @@ import pytest
 
 from packager.bundle.hashing import digest, digest_of_folder
 from packager.bundle.staging import temporary_folder
-from packager.codegen.cache import Cache
+from packager.codegen.cache import Cache, limit_of
 from packager.errors import UsageError
 
 CONTENTS = {"a": b"first", "b": b"second"}
@@ -140,6 +140,38 @@ def test_clear_removes_what_a_killed_build_left_and_nothing_that_is_being_made(t
         (tmp_path / "bundle" / "packager-entry-abcd1234.packager-tmp").mkdir(exist_ok=True)
         assert cache.clear() == 0
         assert set((tmp_path / "bundle").iterdir()) == {fresh, tmp_path / "bundle" / "packager-entry-of-mine"}
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path: Path, files: list[Path]) -> None:
+    whole = Cache(tmp_path / "cache")
+    for age, key in enumerate(("00", "01", "02", "03")):
+        whole.add("bundle" if age % 2 else "object", key, files)
+        entry = next(whole.folder.glob(f"*/{key}"))
+        os.utime(entry, (1000 + age, 1000 + age))
+    assert fetched(whole, "object", "00") == CONTENTS  # used just now
+    size = sum(whole.usage().nbytes.values()) // 4
+    assert whole.trim() == 0
+    cache = Cache(whole.folder, limit=2 * size)
+    assert Cache(whole.folder, enabled=False, limit=0).trim() == 0
+    assert cache.trim() == 2
+    kept = [key for key in ("00", "01", "02", "03") if any(cache.folder.glob(f"*/{key}"))]
+    assert kept == ["00", "03"]
+    assert cache.trim() == 0
+    assert Cache(whole.folder, limit=size - 1).trim() == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("", 10 << 30), ("0", None), ("77", 77), ("500M", 500 << 20), ("2g", 2 << 30), ("1T", 1 << 40)]
+)
+def test_the_limit_of_the_environment(text: str, wanted: int | None) -> None:
+    assert limit_of({"PACKAGER_CACHE_LIMIT": text}) == wanted
+    assert limit_of({}) == 10 << 30
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "1.5G", "G", "10GB", " ", "٣"])
+def test_a_limit_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"PACKAGER_CACHE_LIMIT is .*, not a number of bytes"):
+        limit_of({"PACKAGER_CACHE_LIMIT": text})
 
 
 def test_others_have_no_access_to_the_folder(tmp_path: Path, files: list[Path]) -> None:
