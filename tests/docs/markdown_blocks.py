@@ -21,7 +21,8 @@ DOCUMENTS = sorted(
 class Block:
     """A fenced block: its language, its text, and where its first line stands.
 
-    ``source`` is the file that the block quotes, named after the language, or empty.
+    ``source`` is the file that the block quotes, named after the language, ``gpu`` if it is run on a machine with one,
+    or empty.
     """
 
     document: Path
@@ -29,6 +30,11 @@ class Block:
     language: str
     source: str
     text: str
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it is for a machine with a GPU."""
+        return self.source == "gpu"
 
     @property
     def place(self) -> str:
