@@ -111,7 +111,7 @@ def test_version_help_and_completion(cli: Cli) -> None:
     ("arguments", "keys"),
     [
         (("doctor",), {"schema_version", "findings"}),
-        (("cache",), {"schema_version", "folder", "entries", "nbytes", "stores"}),
+        (("cache",), {"schema_version", "folder", "entries", "nbytes", "limit", "stores"}),
     ],
 )
 def test_tables_are_json_too(cli: Cli, arguments: tuple[str, ...], keys: set[str]) -> None:
