@@ -65,6 +65,9 @@ def test_selection(builder: Builder) -> None:
 def test_threads(builder: Builder, case: str) -> None:
     if case == "forked_child" and builder.flavor.name == "thread":
         pytest.skip("the thread sanitizer does not support threads in a forked child")
+    if case == "forked_child" and builder.flavor.name == "address":
+        # A worker that starts may hold its allocator's lock when main forks: one child of ten waits for it for ever.
+        pytest.skip("the address sanitizer of GCC before 14 has no lock of its allocator for forks")
     if case == "forked_child" and builder.flavor.name == "aarch64":
         pytest.skip("qemu-user ignores MADV_WIPEONFORK")
     builder.run("threads", case, builder.dynamic)
