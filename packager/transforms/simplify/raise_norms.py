@@ -38,9 +38,8 @@ FOLLOWERS = ("add", "divide", "multiply", "subtract")
 
 
 def raise_norms(module: tvm.IRModule, num_inputs: int, *, of_vectors: bool = False) -> tvm.IRModule:
-    """Raise normalizations of ``main``, all or those ``of_vectors``: along the last axis, or along channels, axis 1.
-
-    What only they read is left as dead code.
+    """Raise normalizations of ``main``, all or those ``of_vectors`` (see Normalization); what only they read is left as
+    dead code.
 
     Those of the parameters after ``num_inputs``, as in weight standardization, are folded as they are.
     """
