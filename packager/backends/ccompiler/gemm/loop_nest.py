@@ -85,7 +85,7 @@ def add_product(
     is_done = sizes.target or (result and not stage.after) or finish
     program = None if is_done else draft.program(stage, total)
     counts = data.groups or blocks.counts
-    tile_rows = product_rows(group.machine, kind.name, counts)
+    tile_rows = product_rows(group.machine, kind.name, counts, steps)
     half = kind.name == "f32" and isinstance(columns, int) and 0 < columns % COLUMNS <= COLUMNS // 2
     values = {
         "program": program,

@@ -20,6 +20,7 @@ BAND = 64  # columns of a unit of work, if that makes enough units; a multiple o
 FEW = 6  # rows of a tile that is alone in its block, and prefetches all of the next weights
 CACHED = 4  # panels that a row reads at once from a cache
 SHORT = 7  # rows of a tile that stores while the next one computes
+NEAR_STEPS = 256  # of two panels that are in the L1 cache beside rows, 128 bytes a step
 WHOLE = (8, 16)  # rows of a block that are whole tiles of 8
 POINTERS = 8  # rows whose addresses general registers have room for
 EMBEDDED = ("f32", "f16")  # kinds whose products broadcast a memory operand, where the CPU supports it
@@ -52,14 +53,15 @@ def registers_of(machine: Machine, kind: str) -> Registers:
     return Registers(vectors, 2 if machine.registers == 16 else 5, (2, 1))
 
 
-def product_rows(machine: Machine, kind: str, counts: tuple[int, ...] | None) -> int:
-    """Return the maximum rows of a tile of dense and conv2d, for blocks of these numbers of rows.
+def product_rows(machine: Machine, kind: str, counts: tuple[int, ...] | None, steps: Extent) -> int:
+    """Return the maximum rows of a tile of dense and conv2d, for blocks of these numbers of rows and steps along K.
 
     With AVX-512 half of what registers have room for: the stores of a taller tile come at once, and the next one waits.
-    On Zen 4 a product takes 0.8 to 1 of the time, least with few steps or a result beyond the L2 cache. Winograd's
-    products would take 1.05: a block of theirs is one tall tile, and its weights come from the L2 cache.
+    On Zen 4 a product takes 0.8 to 1 of the time, least with few steps or a result beyond the L2 cache. Tiles are tall
+    if their panels come from the L2 cache: CPUs with two multiply-adds a cycle would wait for it. Winograd's products
+    have such tiles, too.
     """
-    if not machine.embeds or kind != "f32":
+    if not machine.embeds or kind != "f32" or not (isinstance(steps, int) and steps <= NEAR_STEPS):
         return registers_of(machine, kind).rows
     return SHORT + 1 if counts and max(counts) in WHOLE else SHORT
 

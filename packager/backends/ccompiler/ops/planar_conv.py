@@ -220,7 +220,7 @@ def add_planar_conv(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
     w = draft.tensor(weights.tensor, False)
     band = BAND if depth * BAND <= PACKED else BAND // 2
     blocks, bands = even_blocks(outer), ceil_div(pixels, band)
-    tile_rows = product_rows(group.machine, kind.name, blocks.counts)
+    tile_rows = product_rows(group.machine, kind.name, blocks.counts, depth)
     most = band if not isinstance(pixels, int) else min(band, ceil_div(pixels, COLUMNS) * COLUMNS)
     values = {
         "program": draft.program(stage, f"c[r * {most + COLUMNS} + j]"),
