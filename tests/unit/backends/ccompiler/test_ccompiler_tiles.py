@@ -19,7 +19,14 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import COLUMNS, KINDS, Machine
-from packager.backends.ccompiler.gemm.tiles import BAND, heights_of, product_rows, registers_of, tiles_of
+from packager.backends.ccompiler.gemm.tiles import (
+    BAND,
+    NEAR_STEPS,
+    heights_of,
+    product_rows,
+    registers_of,
+    tiles_of,
+)
 from packager.backends.ccompiler.module import render_module
 
 MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, "sse2"), Machine(16, 32, "aarch64")]
@@ -32,21 +39,21 @@ def test_units_of_any_bands_have_their_tiles(machine: Machine, kind: str) -> Non
     columns, rows = [16, 37, 40, 64, 72, 96, 128, 200, 264, 512], [1, 2, 5, 8, 14, 15, 56]
     missing = {
         case: found
-        for case in itertools.product(rows, columns, [False, True], [BAND, BAND // 2], [False, True])
+        for case in itertools.product(rows, columns, [False, True], [BAND, BAND // 2], [None, NEAR_STEPS, NEAR_STEPS + 1])
         if (found := missing_tiles(machine, kind, *case))
     }
     assert not missing
 
 
 def missing_tiles(
-    machine: Machine, kind: str, rows: int, columns: int, grouped: bool, band: int, short: bool
+    machine: Machine, kind: str, rows: int, columns: int, grouped: bool, band: int, steps: int | None
 ) -> set[tuple[int, int, bool]]:
     """Return the tiles, (rows, panels, half of the last), that some unit needs and that are not made.
 
-    ``short`` is for those of dense and conv2d, which may have fewer rows.
+    ``steps`` are those of dense and conv2d, whose tiles may have fewer rows.
     """
     registers = registers_of(machine, KINDS[kind].name)
-    most = product_rows(machine, KINDS[kind].name, (rows,)) if short else registers.rows
+    most = product_rows(machine, KINDS[kind].name, (rows,), steps) if steps else registers.rows
     half = kind == "float32" and 0 < columns % COLUMNS <= COLUMNS // 2
     made = tiles_of(machine, KINDS[kind], (rows,), columns, band, most=most, grouped=grouped, half=half)
     needed = set()
@@ -62,6 +69,15 @@ def missing_tiles(
                 needed |= {(height, wide, half and wide == left and last == whole) for height in heights}
                 left -= wide
     return needed - {(tile.rows, tile.panels, tile.half) for tile in made}
+
+
+def test_tiles_of_deep_products_are_tall() -> None:
+    """Tiles are short where their weights are near; elsewhere each byte of them is to serve many rows."""
+    wide, narrow = MACHINES[:2]
+    rows = {steps: product_rows(wide, "f32", (56,), steps) for steps in (64, NEAR_STEPS, NEAR_STEPS + 1, 4096)}
+    assert rows == {64: 7, NEAR_STEPS: 7, NEAR_STEPS + 1: 14, 4096: 14}
+    assert product_rows(wide, "f32", (16, 8), 64) == 8
+    assert product_rows(narrow, "f32", (56,), 64) == product_rows(narrow, "f32", (56,), 4096) == 6
 
 
 @pytest.mark.parametrize(
