@@ -44,7 +44,8 @@ def alone(bundle: Path, python: str) -> Iterator[Any]:
             paths[-1].write_bytes(data[record.offset : record.offset + record.bytes])
         argv = [python, str(WORKER), *map(str, paths)]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdin and process.stdout
+            assert process.stdin
+            assert process.stdout
             given, got = process.stdin, process.stdout
 
             def launch(count: int) -> float:

@@ -74,7 +74,7 @@ def main() -> None:
     random.seed(0)
     driver = Driver()
     stream = driver.made("cuStreamCreate", 1)
-    kept: "list[Any]" = []
+    kept: list[Any] = []
     for path in sys.argv[1:]:
         add_execution(driver, path, kept)
     contexts = kept[2::3]

@@ -98,6 +98,37 @@ def test_a_pending_engine_is_not_used_and_has_a_graph(pending: Path) -> None:
     assert [one.severity for one in findings] == ["warning"]
 
 
+@pytest.mark.usefixtures("cache")
+def test_constants_of_a_pending_engine_are_in_the_form_that_its_graph_has(tmp_path: Path) -> None:
+    """A convolution's weights are channels last in the bundle, for the fallback, and channels first in the graph."""
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    net (float[1,16,12,12] x) => (float[1,16,12,12] y) { a = Conv<pads=[1,1,1,1]>(x, w, b) c = Relu(a) y = Add(c, x) }
+    """
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in {"w": (16, 16, 3, 3), "b": (16,)}.items():
+        array = rng.standard_normal(shape).astype(np.float32) / 8
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, tmp_path / "conv.onnx")
+    targets = ("cuda -arch=sm_86", f"{TARGET} -engines=pending")
+    packager.build(tmp_path / "conv.onnx", tmp_path / "conv.so", targets=targets, golden=0, precision="fp16")
+    bundle = packager.inspect(tmp_path / "conv.so")
+    (graph,) = read_graphs(bundle).values()
+    arrays = graph.initializers(read_constants(bundle, graph.sources))
+    whole = with_initializers(graph.model, arrays)
+    assert "Transpose" not in {node.op_type for node in onnx.load_from_string(whole).graph.node}
+    assert {form.steps for form in graph.forms.values()} == {(("transpose", (0, 3, 1, 2)),)}
+    x = rng.standard_normal((1, 16, 12, 12)).astype(np.float32)
+    session = onnxruntime.InferenceSession(whole)
+    (given,) = session.get_inputs()
+    (got,) = session.run(None, {given.name: x.astype(np.float16 if "float16" in given.type else np.float32)})
+    (want,) = onnxruntime.InferenceSession(tmp_path / "conv.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(got.astype(np.float32), want, atol=1e-2)
+    finalized(bundle.path, tmp_path / "out.so")
+    assert [record.state for record in read_engines(tmp_path / "out.so")] == ["appended"]
+
+
 def test_finalize_adds_the_engine_and_leaves_the_bundle(pending: Path, tmp_path: Path, cache: Path) -> None:
     before = hashlib.sha256(pending.read_bytes()).hexdigest()
     result = finalized(pending, tmp_path / "out.so")

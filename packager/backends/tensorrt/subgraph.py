@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from packager.backends.tensorrt.module import Engine, EngineConstant, EngineFunc
 from packager.backends.tensorrt.options import TensorrtOptions
 from packager.backends.tensorrt.patterns import OperatorProblem
 from packager.backends.tensorrt.profile import make_profile
-from packager.bundle.gpu.engine_graphs import EngineGraph, with_initializers
+from packager.backends.tensorrt.rewrite import rewrite
+from packager.bundle.gpu.engine_graphs import EngineGraph, Form, with_initializers
 from packager.bundle.hashing import digest, sha256
 from packager.emit.onnx import Interface, WrittenModel, write_function
 from packager.errors import BackendError
@@ -39,7 +41,7 @@ class Subgraph:
     @property
     def model(self) -> bytes:
         """The model with all initializers."""
-        return with_initializers(self.graph.model, self.arrays)
+        return with_initializers(self.graph.model, self.graph.initializers(self.arrays))
 
     def function(self, engine: Engine) -> EngineFunction:
         """Return the function that runs an engine of it."""
@@ -70,6 +72,9 @@ def write_subgraph(partition: Partition, options: TensorrtOptions) -> Subgraph:
     )
     ordered = [*(function.params[index] for index in given), *known.values()]
     written = write_function(_with_parameters(function, ordered), interface)
+    forms: Mapping[str, Form] = {}
+    if not options.refit:  # refitted constants are as the model has them
+        written, forms = rewrite(written, rounds=options.precision == "fp16")
     kept = {name: array for name, array in written.arrays.items() if name in written.constants}
     arguments = {names[index]: index for index in known}
     constants = tuple(
@@ -81,6 +86,7 @@ def write_subgraph(partition: Partition, options: TensorrtOptions) -> Subgraph:
             f"{partition.name}_tensorrt",
             written,
             kept,
+            forms,
             options,
             make_profile(partition, given, interface.inputs, options.optimize_for),
         ),
@@ -103,7 +109,12 @@ def composites_in(text: str, count: int) -> tuple[int, ...]:
 
 
 def _graph(
-    function: str, written: WrittenModel, kept: dict[str, Any], options: TensorrtOptions, profile: dict[str, Any]
+    function: str,
+    written: WrittenModel,
+    kept: dict[str, Any],
+    forms: Mapping[str, Form],
+    options: TensorrtOptions,
+    profile: dict[str, Any],
 ) -> EngineGraph:
     inside = {name: array for name, array in written.arrays.items() if name not in kept}
     model = with_initializers(written.proto.SerializeToString(deterministic=True), inside)
@@ -115,8 +126,11 @@ def _graph(
     if profile:
         settings["profile"] = profile
     contents = {name: sha256([array.tobytes()]) for name, array in kept.items()}
-    key = digest([sha256([model]), contents, options.library, settings])
-    return EngineGraph(key, function, options.library, settings, tuple(kept), model)
+    read = {name for node in written.proto.graph.node for name in node.input}
+    direct = tuple(name for name in kept if name in read)
+    described = {name: [form.source, form.steps] for name, form in forms.items()}
+    key = digest([sha256([model]), contents, options.library, settings, described])
+    return EngineGraph(key, function, options.library, settings, direct, model, forms)
 
 
 def _unused(names: list[str], taken: dict[int, str]) -> list[str]:

@@ -1,7 +1,7 @@
 """The graphs that engines of TensorRT are built from, in a bundle: ONNX models whose constants are the bundle's own.
 
 The section ``.packager.engine_graphs``, which is not loaded, has for each graph the number of its bytes (little-endian,
-64 bits) and those: a line of JSON, then the ONNX model without initializers for its constants.
+64 bits) and those: a line of JSON, then the ONNX model without initializers for its constants and forms of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packager.bundle.elf.window import open_window
@@ -38,11 +38,41 @@ LARGEST_MODEL = 2**31 - 1
 """Bytes of an ONNX model: what protocol buffers allow."""
 
 
+Step = tuple[str, Any]
+"""What is done to an array: ``("reshape", shape)``, ``("transpose", axes)``, ``("cast", dtype)``."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """An initializer that is made of a constant by steps."""
+
+    source: str
+    steps: tuple[Step, ...]
+
+    def apply(self, array: Array) -> Array:
+        """Return what the steps make of the constant. Raises ValueError for steps that there are not."""
+        for name, argument in self.steps:
+            if name == "reshape":
+                array = array.reshape(argument)
+            elif name == "transpose":
+                array = array.transpose(argument)
+            elif name == "cast":
+                array = array.astype(argument)
+            else:
+                raise ValueError(f"there is no step {name!r}")
+        return array
+
+    def dtype(self, source: str) -> str:
+        """Return the type of the initializer, by that of the constant."""
+        return next((str(argument) for name, argument in reversed(self.steps) if name == "cast"), source)
+
+
 @dataclass(frozen=True)
 class EngineGraph:
-    """What an engine is built from: its key, the library it is for, how, and the model that lacks ``constants``.
+    """What an engine is built from: its key, the library it is for, how, and the model that lacks its ``constants``.
 
-    ``function`` is the symbol of the primitive function that runs it.
+    ``function`` is the symbol of the primitive function that runs it. ``forms`` are initializers of the model that are
+    not constants, but made of them.
     """
 
     key: str
@@ -51,6 +81,22 @@ class EngineGraph:
     settings: Mapping[str, Any]
     constants: tuple[str, ...]
     model: bytes
+    forms: Mapping[str, Form] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The constants that the model and its forms need."""
+        return tuple(dict.fromkeys([*self.constants, *(form.source for form in self.forms.values())]))
+
+    def initializers(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the initializers that the model lacks, by the arrays of its sources."""
+        formed = {name: form.apply(arrays[form.source]) for name, form in self.forms.items()}
+        return {name: arrays[name] for name in self.constants} | formed
+
+    def types(self, dtypes: Mapping[str, str]) -> dict[str, str]:
+        """Return the types of the initializers, by those of the sources."""
+        formed = {name: form.dtype(dtypes[form.source]) for name, form in self.forms.items() if form.source in dtypes}
+        return {name: dtypes[name] for name in self.constants if name in dtypes} | formed
 
 
 def encode_graphs(graphs: Sequence[EngineGraph]) -> bytes:
@@ -63,6 +109,7 @@ def encode_graphs(graphs: Sequence[EngineGraph]) -> bytes:
             "library": graph.library,
             "settings": dict(graph.settings),
             "constants": list(graph.constants),
+            "forms": {name: [form.source, form.steps] for name, form in graph.forms.items()},
         }
         content = json.dumps(facts, sort_keys=True).encode() + b"\n" + graph.model
         parts += [_SIZE.pack(len(content)), content]
@@ -93,7 +140,13 @@ def _decode(content: bytes) -> Iterator[EngineGraph]:
         place += size
         facts = json.loads(text)
         constants = tuple(facts["constants"])
-        yield EngineGraph(facts["key"], facts["function"], facts["library"], facts["settings"], constants, model)
+        forms = {name: _form(*given) for name, given in facts.get("forms", {}).items()}
+        yield EngineGraph(facts["key"], facts["function"], facts["library"], facts["settings"], constants, model, forms)
+
+
+def _form(source: str, steps: Sequence[Sequence[Any]]) -> Form:
+    as_tuples = ((name, tuple(argument) if isinstance(argument, list) else argument) for name, argument in steps)
+    return Form(source, tuple(as_tuples))
 
 
 def read_constants(bundle: BundleFile, names: Sequence[str]) -> dict[str, Array]:

@@ -95,7 +95,8 @@ def build_engines(
                 outcomes.append(Outcome(graph.key, graph.library, known, cached=True))
                 continue
             report(f"building engine {number} of {len(graphs)} by {builder.text}")
-            model = with_initializers(graph.model, read_constants(bundle, graph.constants), dtypes)
+            arrays = graph.initializers(read_constants(bundle, graph.sources))
+            model = with_initializers(graph.model, arrays, graph.types(dtypes))
             started = time.monotonic()
             try:
                 engine = build_engine(

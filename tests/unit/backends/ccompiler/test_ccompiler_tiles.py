@@ -37,9 +37,10 @@ MACHINES = [Machine(64, 32, "avx512"), Machine(32, 16, "avx2"), Machine(16, 16, 
 def test_units_of_any_bands_have_their_tiles(machine: Machine, kind: str) -> None:
     """Tiles are as wide as they can be, and half of that while columns are left: products.c.j2 does the same."""
     columns, rows = [16, 37, 40, 64, 72, 96, 128, 200, 264, 512], [1, 2, 5, 8, 14, 15, 56]
+    depths = [None, NEAR_STEPS, NEAR_STEPS + 1]
     missing = {
         case: found
-        for case in itertools.product(rows, columns, [False, True], [BAND, BAND // 2], [None, NEAR_STEPS, NEAR_STEPS + 1])
+        for case in itertools.product(rows, columns, [False, True], [BAND, BAND // 2], depths)
         if (found := missing_tiles(machine, kind, *case))
     }
     assert not missing
