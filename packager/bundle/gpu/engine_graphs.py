@@ -89,8 +89,14 @@ class EngineGraph:
         return tuple(dict.fromkeys([*self.constants, *(form.source for form in self.forms.values())]))
 
     def initializers(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the initializers that the model lacks, by the arrays of its sources."""
-        formed = {name: form.apply(arrays[form.source]) for name, form in self.forms.items()}
+        """Return the initializers that the model lacks, by the arrays of its sources. Raises BundleError."""
+        try:
+            formed = {name: form.apply(arrays[form.source]) for name, form in self.forms.items()}
+        except (ValueError, TypeError) as error:
+            raise BundleError(
+                f"the graph of engine {self.key[:12]} needs a constant in a form that it does not have: {error}",
+                hint="copy the bundle again, or rebuild it",
+            ) from None
         return {name: arrays[name] for name in self.constants} | formed
 
     def types(self, dtypes: Mapping[str, str]) -> dict[str, str]:
@@ -122,7 +128,7 @@ def read_graphs(bundle: BundleFile) -> dict[str, EngineGraph]:
         return {}
     try:
         graphs = list(_decode(read_section(bundle, ENGINE_GRAPHS_SECTION)))
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (AttributeError, ValueError, KeyError, TypeError, struct.error) as error:
         raise BundleError(
             f"{bundle.path}: {ENGINE_GRAPHS_SECTION} is damaged: {error}", hint="copy the bundle again, or rebuild it"
         ) from None

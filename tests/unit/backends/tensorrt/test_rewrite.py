@@ -13,8 +13,9 @@ import onnxruntime
 import pytest
 
 from packager.backends.tensorrt.rewrite import rewrite
-from packager.bundle.gpu.engine_graphs import Form
+from packager.bundle.gpu.engine_graphs import EngineGraph, Form
 from packager.emit.onnx import WrittenModel
+from packager.errors import BundleError
 
 RNG = np.random.default_rng(0)
 CONV = """
@@ -199,5 +200,11 @@ def test_forms_are_made_in_order_of_their_steps() -> None:
     array = np.arange(6, dtype=np.float32)
     np.testing.assert_array_equal(form.apply(array), np.float16([[0, 3], [1, 4], [2, 5]]))
     assert (form.dtype("float32"), Form("w", ()).dtype("bfloat16")) == ("float16", "bfloat16")
-    with pytest.raises(ValueError, match="no step 'flip'"):
-        Form("w", (("flip", 0),)).apply(array)
+
+
+@pytest.mark.parametrize("step", [("flip", 0), ("reshape", (4,)), ("transpose", (0, 1))])
+def test_a_form_that_a_constant_cannot_have_is_damage(step: tuple[str, Any]) -> None:
+    graph = EngineGraph("0123456789abcdef", "f", "tensorrt", {}, ("w",), b"", {"w.form": Form("w", (step,))})
+    with pytest.raises(BundleError, match="engine 0123456789ab needs a constant in a form") as error:
+        graph.initializers({"w": np.zeros(6, np.float32)})
+    assert error.value.hint

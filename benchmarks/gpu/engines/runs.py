@@ -1,10 +1,10 @@
 """Bundles with engines of TensorRT beside enqueueV3 alone, and what ``packager finalize`` makes of them.
 
     python -m benchmarks.gpu.zoo build -o build/zoo --only 'resnet50-*/tensorrt_fp16'    on a machine with no GPU
-    python -m benchmarks.gpu.engine_runs build/zoo/*-tensorrt*.so --python python3.10 -o engines.json
+    python -m benchmarks.gpu.engines.runs build/zoo/*-tensorrt*.so --python python3.10 -o engines.json
 
 Each bundle is finalized, engines built one after the other with nothing else on the GPU. Then a run with all engines in
-the bundle and the same engines by enqueueV3 in a CUDA graph of a process of their own (engine_worker.py) take turns:
+the bundle and the same engines by enqueueV3 in a CUDA graph of a process of their own (worker.py) take turns:
 ``ratio`` is the first over the second, median of the turns. Needs torch and a GPU.
 """
 
@@ -30,7 +30,7 @@ from packager.bundle.gpu.engines import read_engines
 from packager.deploy.finalize.finalizer import finalize
 
 TURNS, MILLISECONDS = 40, 10.0
-WORKER = Path(__file__).with_name("engine_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60, help="turns of finalize")
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
-    report = header("gpu_engine_runs") | {"cases": {}}
+    report = header("gpu_engines") | {"cases": {}}
     for path in given.bundles:
         try:
             found = measure(path, given.python, given.rounds)

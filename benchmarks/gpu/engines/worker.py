@@ -1,6 +1,6 @@
 """Runs engines in a CUDA graph by enqueueV3, without a bundle: a script for a Python that has TensorRT's module.
 
-``engine_worker.py ENGINE...`` captures one execution of each engine, in order, in one graph. It prints "ready", and
+``worker.py ENGINE...`` captures one execution of each engine, in order, in one graph. It prints "ready", and
 then, for each number that it reads, the mean microseconds of so many launches. Inputs are random, weights are the
 engines'. Runs in Python 3.8 and later.
 """

@@ -1,0 +1,1 @@
+"""Engines of TensorRT in bundles, beside the same engines alone."""
