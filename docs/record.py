@@ -85,9 +85,9 @@ def run(command: str, recording: Recording, folder: Path, environment: dict[str,
     recording.add(f"\x1b[32m$\x1b[0m \x1b[1m{command}\x1b[0m\r\n")
     process, terminal = pty.fork()
     if process == 0:
+        ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))  # before the command can ask
         os.chdir(folder)
         os.execvpe("bash", ["bash", "-c", command], environment)
-    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
     waiting = b""
     while True:
         select.select([terminal], [], [])
