@@ -6,6 +6,7 @@ import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from packager.bundle.buckets import Buckets
 from packager.bundle.manifest import Dim
@@ -35,6 +36,8 @@ class DimRequest:
         """Whether the bounds are equal."""
         return self.min == self.max
 
+
+T = TypeVar("T")
 
 # A dim in the API: a size, bounds, or bucketed sizes.
 DimArgument = int | tuple[int, int] | DimRequest | Buckets
@@ -109,6 +112,20 @@ def resolve_dims(
     if unbounded:
         raise UnboundedDimsError(unbounded)
     return tuple(dims)
+
+
+def named_dims(requests: Mapping[str, T]) -> dict[str, T]:
+    """Return what is asked of dims by their names here: the model's may have other characters (``Dim.0``: ``Dim_0``).
+
+    Raises UsageError for two spellings of a name.
+    """
+    named: dict[str, T] = {}
+    for spelled, request in requests.items():
+        name = spelled if re.fullmatch(r"\w+", spelled, re.ASCII) else identifier(spelled, set())
+        if name in named:
+            raise UsageError(f"--dim {name} is given twice, once as {spelled!r}")
+        named[name] = request
+    return named
 
 
 def identifier(spelled: str, taken: set[str]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from packager.bundle.buckets import Buckets, check_count
 from packager.bundle.manifest import ENTRY_SYMBOL
 from packager.errors import UsageError
-from packager.frontends.dims import DimRequest, check_argument
+from packager.frontends.dims import DimRequest, check_argument, named_dims
 from packager.frontends.freeze import frozen_arrays
 from packager.frontends.load import check_suffix
 from packager.pipeline.options import BuildOptions, StrPath, paths_of
@@ -89,7 +89,7 @@ def make_build_request(options: BuildOptions) -> Request:
     if isinstance(golden, str) and re.fullmatch(r"[0-9]{1,18}", golden):
         golden = int(golden)
     output = _path(options.output)
-    dims = {key: check_argument(key, value) for key, value in (options.dims or {}).items()}
+    dims = named_dims({key: check_argument(key, value) for key, value in (options.dims or {}).items()})
     check_count(buckets_of(dims))
     place = _place(options)
     return Request(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import onnx
@@ -32,9 +33,10 @@ def name_dims(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
                 dim.dim_value = int(dim.dim_param)  # some exporters write an extent as the name of a dim
             if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
                 continue
-            key = dim.dim_param or (value.name, axis)
+            spelling = dim.dim_param if re.search(r"\w", dim.dim_param) else ""  # Paddle's exporter writes "?"
+            key = spelling or (value.name, axis)
             if key not in names:
-                names[key] = identifier(dim.dim_param or f"{value.name}_{axis}", set(names.values()))
+                names[key] = identifier(spelling or f"{value.name}_{axis}", set(names.values()))
             spelled[names[key]] = dim.dim_param
             dim.dim_param = names[key]
             found.setdefault(dim.dim_param, f"input {value.name!r}, axis {axis}")

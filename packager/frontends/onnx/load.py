@@ -27,6 +27,7 @@ from packager.frontends.onnx.dims import fix_dims, name_dims
 from packager.frontends.onnx.graph.class_names import number_classes
 from packager.frontends.onnx.graph.custom_ops import CustomNode, inline_functions, take_custom_nodes
 from packager.frontends.onnx.graph.external_data import detach_large, read_external
+from packager.frontends.onnx.graph.infer_shapes import infer
 from packager.frontends.onnx.graph.narrow_types import store_narrow
 from packager.frontends.onnx.graph.nodes import inner_graphs, is_standard, replace_all, standard_version, title_of
 from packager.frontends.onnx.graph.random_nodes import connect_seeds, number_streams
@@ -82,7 +83,7 @@ def load(
     if declared.keys() > computed.used:
         have = ", ".join((*sorted(found), *(extent.name for extent in computed.extents()))) or "none"
         raise UnknownDimError(sorted(declared.keys() - computed.used), have)
-    _check_outputs(graph, module["main"])
+    warnings += _check_outputs(model, custom, module["main"])
     _check_extents(module["main"], importer.node_of_variable)
     weights = {name: importer._params.array(name) for name in importer._params}
     module["main"] = module["main"].without_attr("params") if weights else module["main"]
@@ -194,10 +195,15 @@ def _check_operators(graph: onnx.GraphProto, custom: Mapping[str, CustomNode]) -
         raise UnsupportedOperatorsError(refused)
 
 
-def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
+def _check_outputs(model: onnx.ModelProto, custom: Mapping[str, CustomNode], main: relax.Function) -> tuple[str, ...]:
     """Raise ModelError if an output's imported type differs from the declared one: TVM's importer silently ignores some
-    uses of operators (training mode, secondary outputs)."""
+    uses of operators (training mode, secondary outputs).
+
+    Returns a warning for each output whose declared shape is wrong by onnx's own inference, too.
+    """
+    graph = model.graph
     has_wrong_shapes = any(map(_may_declare_wrong_shapes, graph.node))
+    warnings: list[str] = []
     types = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     for value, ty in zip(graph.output, types, strict=True):
         if value.type.WhichOneof("value") != "tensor_type":
@@ -209,18 +215,27 @@ def _check_outputs(graph: onnx.GraphProto, main: relax.Function) -> None:
         extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
         known = extents_of(ty)
         found = extents if known is None else known
-        fits = has_wrong_shapes or (
-            len(found) == len(extents)
-            and all(
-                want is None or not isinstance(have, tvm.tirx.IntImm) or int(have) == want
-                for want, have in zip(extents, found, strict=True)
-            )
-        )
-        if str(ty.dtype) != declared or (tensor.HasField("shape") and not fits):
+        fits = has_wrong_shapes or not tensor.HasField("shape") or _agree(extents, found)
+        if fits and str(ty.dtype) == declared:
+            continue
+        what = f"output {value.name!r} is declared as {declared}{extents}"
+        inferred = None if fits else infer(model, custom, believe_outputs=False).extents.get(value.name)
+        if str(ty.dtype) != declared or inferred is None or not _agree(inferred, found):
             raise ModelError(
-                f"output {value.name!r} is declared as {declared}{extents} but would be {ty}",
+                f"{what} but would be {ty}",
                 hint="an operator is used in a way that TVM's importer does not support",
             )
+        shape = [int(extent) if isinstance(extent, tvm.tirx.IntImm) else extent for extent in found]
+        warnings.append(f"{what}, and is {declared}{shape}: so it is in the bundle")
+    return tuple(warnings)
+
+
+def _agree(extents: Sequence[int | None], found: Sequence[Any]) -> bool:
+    """Whether extents may be these: of the same number, and equal where both are known."""
+    return len(found) == len(extents) and all(
+        want is None or not isinstance(have, tvm.tirx.IntImm) or int(have) == want
+        for want, have in zip(extents, found, strict=True)
+    )
 
 
 def _may_declare_wrong_shapes(node: onnx.NodeProto) -> bool:

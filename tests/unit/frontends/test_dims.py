@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from packager.bundle.buckets import Buckets
 from packager.bundle.manifest import Dim
 from packager.errors import UsageError
-from packager.frontends.dims import DimRequest, check_argument, make_request, parse_dims, resolve_dims
+from packager.frontends.dims import DimRequest, check_argument, make_request, named_dims, parse_dims, resolve_dims
 
 
 def test_sizes_and_bounds() -> None:
@@ -134,3 +134,15 @@ def test_bounds_of_the_model_hold_and_can_be_narrowed() -> None:
     for low, high in ((1, 8), (4, 17)):
         with pytest.raises(UsageError, match="outside the bounds 2:16 of the model"):
             resolve_dims(FOUND, {"n": DimRequest(low, high)}, declared)
+
+
+def test_a_dim_may_be_spelled_as_in_the_model() -> None:
+    """Names here are identifiers: of ``DynamicDimension.0`` the model's dim is called ``DynamicDimension_0``."""
+    assert named_dims({"DynamicDimension.0": 1, "sequence length": 2, "n": 3, "2n": 4}) == {
+        "DynamicDimension_0": 1,
+        "sequence_length": 2,
+        "n": 3,
+        "2n": 4,
+    }
+    with pytest.raises(UsageError, match=r"--dim a_b is given twice, once as 'a\.b'"):
+        named_dims({"a_b": 1, "a.b": 2})

@@ -21,8 +21,11 @@ class Inferred:
     protos: dict[str, onnx.TypeProto]
 
 
-def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
-    """Infer the types of the values of a model. Best effort: errors are reported by the importer."""
+def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode], *, believe_outputs: bool = True) -> Inferred:
+    """Infer the types of the values of a model. Best effort: errors are reported by the importer.
+
+    With ``believe_outputs`` the shapes that the model declares of its outputs are taken for true.
+    """
     # Inference needs the shapes of large initializers, not their data, which may exceed protobuf's 2 GiB.
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     graph = model.graph
@@ -30,6 +33,8 @@ def infer(model: onnx.ModelProto, custom: Mapping[str, CustomNode]) -> Inferred:
     bare.graph.node.extend(graph.node)
     bare.graph.input.extend(graph.input)
     bare.graph.output.extend(graph.output)
+    for value in () if believe_outputs else bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
     bare.graph.value_info.extend(graph.value_info)
     for value in (*bare.graph.output, *bare.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:

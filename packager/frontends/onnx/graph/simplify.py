@@ -16,6 +16,7 @@ from onnx import TensorProto
 from packager.bundle.arrays import Array
 from packager.frontends.onnx.graph.branches import choose_branches
 from packager.frontends.onnx.graph.contrib.expand import DOMAIN, expand_contributed
+from packager.frontends.onnx.graph.counted_loops import count_loops
 from packager.frontends.onnx.graph.custom_ops import CustomNode
 from packager.frontends.onnx.graph.expand_functions import expand_functions, inline_branches
 from packager.frontends.onnx.graph.fold_constants import Constants, fold_constants
@@ -71,6 +72,7 @@ def simplify(
         changed |= follow_stated_shapes(model, inferred, constants) | gather_moves(model, inferred, constants)
         changed |= lower_sequences(model, inferred, constants)
         changed |= inline_branches(model.graph, constants) | expand_functions(model, inferred)
+        changed |= count_loops(model.graph, inferred, constants)
         if (changed | unroll_loops(model, inferred, constants)) or folded:
             continue
         # Only where the condition, or the number of iterations, will never be known:

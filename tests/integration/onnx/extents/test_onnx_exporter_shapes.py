@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from onnx import parser
 
 import packager
 from packager.errors import UsageError
+from packager.progress import Event
 from tests.one_cpu import targets_here
 
 RNG = np.random.default_rng(11)
@@ -227,3 +229,36 @@ def test_recurrent_nets_over_a_symbolic_number_of_steps(operator: str, tmp_path:
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     check(model, {"t": (1, 12), "b": (1, 3)}, [{"t": 1, "b": 2}, {"t": 7, "b": 3}, {"t": 12, "b": 1}], tmp_path)
+
+
+@pytest.mark.slow
+def test_dims_are_given_as_the_model_spells_them_and_question_marks_are_no_names(tmp_path: Path) -> None:
+    """Exporters of Paddle write ``DynamicDimension.0``, and ``?`` for each extent that they do not know."""
+    given = onnx.helper.make_tensor_value_info("x", 1, ["DynamicDimension.0", 3, "?", "?"])
+    output = onnx.helper.make_tensor_value_info("y", 1, ["DynamicDimension.0", 3, "?", "?"])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "paddle", [given], [output])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    dims = {"DynamicDimension.0": (1, 4), "x_2": (2, 8), "x_3": (2, 8)}
+    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", dims=dims, targets=targets_here())
+    assert [dim.name for dim in packager.inspect(path).manifest.dims] == ["DynamicDimension_0", "x_2", "x_3"]
+    x = RNG.standard_normal((2, 3, 4, 7)).astype(np.float32)
+    with packager.load(path) as bundle:
+        np.testing.assert_array_equal(bundle.run({"x": x})["y"], np.maximum(x, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("declared", [[1, "length"], [4, 3, 6], ["n"]])
+def test_what_an_output_is_counts_and_not_what_its_exporter_says(declared: list[int | str], tmp_path: Path) -> None:
+    """As onnxruntime does, with a warning: onnx's inference finds the same shape as packager."""
+    given = onnx.helper.make_tensor_value_info("x", 1, [4, 3, 5])
+    output = onnx.helper.make_tensor_value_info("y", 1, declared)
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "wrong", [given], [output])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    events: list[Event] = []
+    path = packager.build(tmp_path / "m.onnx", tmp_path / "m.so", targets=targets_here(), progress=events.append)
+    (warning,) = [event.text for event in events if event.warning]
+    assert re.fullmatch(r"output 'y' is declared as .*, and is float32\[4, 3, 5\]: so it is in the bundle", warning)
+    x = RNG.standard_normal((4, 3, 5)).astype(np.float32)
+    with packager.load(path) as bundle:
+        np.testing.assert_array_equal(bundle.run({"x": x})["y"], np.maximum(x, 0))
