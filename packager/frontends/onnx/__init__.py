@@ -1,3 +1,3 @@
 """Import ONNX: ``load`` (file), ``graph/`` (ONNX-to-ONNX rewrites), ``importer`` and ``ops/`` (ONNX to Relax),
-``dims``, ``refused`` (operators that cannot be imported).
+``dims``, ``check``, ``loops``.
 """

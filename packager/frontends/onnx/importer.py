@@ -19,9 +19,9 @@ from tvm.sym import Analyzer
 from packager.bundle import shape_expr
 from packager.bundle.arrays import Array
 from packager.bundle.manifest import Dim
-from packager.errors import ModelError, last_line
+from packager.errors import ModelError
 from packager.frontends.dims import DimRequest
-from packager.frontends.onnx.graph.branches import Branch, branch_of
+from packager.frontends.onnx.graph.branches import Branch, branch_of, not_imported
 from packager.frontends.onnx.graph.custom_ops import CustomNode, convert
 from packager.frontends.onnx.graph.nodes import inner_graphs, is_standard, title_of
 from packager.frontends.onnx.loops import convert_loop
@@ -257,11 +257,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         except ModelError:
             raise
         except Exception as error:  # converters raise errors of many types
-            raise ModelError(
-                f"node {self.current_node!r} of operator {op_name} cannot be imported",
-                detail=last_line(error),
-                hint="this use of the operator is not supported",
-            ) from error
+            raise not_imported(f"{self.current_node!r} of operator {op_name}", error, self.current_branch) from error
         return self._bound(result)
 
     def _bound(self, result: Any) -> Any:
@@ -286,11 +282,7 @@ def run_importer(importer: Importer, graph: onnx.GraphProto, opset: int) -> tvm.
         except ModelError:
             raise
         except Exception as error:  # TVM raises errors of many types
-            raise ModelError(
-                f"node {importer.current_node!r} cannot be imported",
-                detail=last_line(error),
-                hint="this use of the operator is not supported",
-            ) from error
+            raise not_imported(repr(importer.current_node), error, importer.current_branch) from error
         finally:
             if importer.unfinished:  # or TVM warns of it on the user's terminal
                 importer.bb._end_block()

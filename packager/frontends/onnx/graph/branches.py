@@ -8,18 +8,19 @@ and chosen from by element, which fuses.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from packager.errors import ModelError, last_line
 from packager.frontends.onnx.graph.expand_functions import branch_nodes
 from packager.frontends.onnx.graph.fold_constants import Constants
 from packager.frontends.onnx.graph.infer_shapes import Inferred
-from packager.frontends.onnx.graph.nodes import attributes_of, is_standard, rewrite_nodes, title_of
+from packager.frontends.onnx.graph.nodes import BRANCH, attributes_of, is_standard, rewrite_nodes, title_of
 
-MARK = "packager.branch"
-"""Key of a node's metadata: a list of [value name of a condition, 1 or 0] that it is computed under."""
 CHOOSE = "Choose"
 SMALL = "small"  # attribute of Choose
 # Branches of up to this many nodes cost less than to ask which is taken.
@@ -30,8 +31,19 @@ Branch = tuple[tuple[str, int], ...]
 
 def branch_of(node: onnx.NodeProto) -> Branch:
     """Return the (condition, 1 or 0) pairs under which a node is computed; () if always."""
-    marks = [entry.value for entry in node.metadata_props if entry.key == MARK]
+    marks = [entry.value for entry in node.metadata_props if entry.key == BRANCH]
     return tuple((str(name), int(taken)) for mark in marks for name, taken in json.loads(mark))
+
+
+def not_imported(what: str, error: Exception, conditions: Sequence[Any]) -> ModelError:
+    """Return the error for a node that the importer fails at, with the conditions that it is computed under."""
+    hint = "this use of the operator is not supported"
+    if conditions:
+        hint = (
+            "it is in a branch of an If that the run chooses; if inputs of these sizes never take it, make a constant"
+            " of the input that decides: --freeze NAME=JSON"
+        )
+    return ModelError(f"node {what} cannot be imported", detail=last_line(error), hint=hint)
 
 
 def choose_branches(graph: onnx.GraphProto, inferred: Inferred, constants: Constants) -> bool:
@@ -74,11 +86,11 @@ def _scalar(constants: Constants) -> str:
 
 
 def _mark(node: onnx.NodeProto, branch: Branch) -> None:
-    kept = [entry for entry in node.metadata_props if entry.key != MARK]
+    kept = [entry for entry in node.metadata_props if entry.key != BRANCH]
     del node.metadata_props[:]
     node.metadata_props.extend(kept)
     if branch:
-        node.metadata_props.add(key=MARK, value=json.dumps(branch))
+        node.metadata_props.add(key=BRANCH, value=json.dumps(branch))
 
 
 def _declaration(name: str, inferred: Inferred) -> onnx.ValueInfoProto:

@@ -14,6 +14,10 @@ from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError, PackagerError, last_line
 
 
+BRANCH = "packager.branch"
+"""Key of a node's metadata: a list of [value name of a condition, 1 or 0] that it is computed under."""
+
+
 def is_standard(node: onnx.NodeProto, *operators: str) -> bool:
     """Tell whether a node is of the standard operator set, and of one of ``operators`` if there are any."""
     return node.domain in STANDARD_DOMAINS and (not operators or node.op_type in operators)
@@ -68,10 +72,19 @@ def rewrite_nodes(
     for index, node in enumerate(graph.node):
         with blamed(node):
             made = rewrite(index, node)
-        nodes.extend([node] if made is None else made)
+        nodes.extend([node] if made is None else in_branch_of(node, made))
         changed |= made is not None
     replace_all(graph.node, nodes)
     return changed
+
+
+def in_branch_of(node: onnx.NodeProto, made: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes that are in place of one: they are computed under its condition, if they have none of their own."""
+    marks = [entry for entry in node.metadata_props if entry.key == BRANCH]
+    for part in made:
+        if part is not node and not any(entry.key == BRANCH for entry in part.metadata_props):
+            part.metadata_props.extend(marks)
+        yield part
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
