@@ -13,7 +13,6 @@ from onnx.reference import ReferenceEvaluator
 from packager.custom_ops.domains import STANDARD_DOMAINS
 from packager.errors import ModelError, PackagerError, last_line
 
-
 BRANCH = "packager.branch"
 """Key of a node's metadata: a list of [value name of a condition, 1 or 0] that it is computed under."""
 
