@@ -56,21 +56,22 @@ def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     return {name: {"least": round(min(t), 2), "median": round(float(np.median(t)), 2)} for name, t in found.items()}
 
 
+def timed(call: Callable[[], Any], repeats: int) -> float:
+    """Return the mean milliseconds of a call on the device."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / repeats
+
+
 def turns_of(runs: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Return the microseconds of a run in each turn; each is run for 2 ms at a time, in an order that changes.
 
     So none always follows the same other one, whose load the clocks remember.
     """
-
-    def timed(call: Callable[[], Any], repeats: int) -> float:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(repeats):
-            call()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / repeats
-
     for call in runs.values():
         timed(call, 10)
     repeats = {name: max(2, int(MILLISECONDS / timed(call, 10))) for name, call in runs.items()}

@@ -59,6 +59,16 @@ def element_type(dtype: str) -> int:
     return ELEMENT_TYPES[dtype]
 
 
+def nodes_for(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+    """Return the nodes, in order, that these outputs need."""
+    read, kept = set(outputs), []
+    for node in reversed(nodes):
+        if read.intersection(node.output):
+            kept.append(node)
+            read.update(node.input)
+    return kept[::-1]
+
+
 class GraphWriter:
     """The nodes and initializers so far. Values are known by their names.
 
@@ -174,7 +184,7 @@ class GraphWriter:
 
     def finished_nodes(self) -> list[onnx.NodeProto]:
         """Return the nodes that are read, in the form of the final opset, with the outputs under their names."""
-        self._drop_unread()
+        self.nodes = nodes_for(self.nodes, self._outputs)
         self._rename_outputs()
         if self.opset < 18:
             return self.nodes
@@ -187,15 +197,6 @@ class GraphWriter:
                 if attribute.name == "mode":
                     attribute.s = _GRID_MODES_SINCE_20.get(attribute.s, attribute.s)
         return self.nodes
-
-    def _drop_unread(self) -> None:
-        """Drop nodes whose results nothing reads."""
-        read, kept = set(self._outputs), []
-        for node in reversed(self.nodes):
-            if read.intersection(node.output):
-                kept.append(node)
-                read.update(node.input)
-        self.nodes = kept[::-1]
 
     def _rename_outputs(self) -> None:
         """Name a node's output as the graph's instead of copying it, if it is not an output under two names."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import packager
-from benchmarks.gpu.cublas_torch import device_inputs, device_outputs
+from benchmarks.gpu.cublas_torch import device_inputs, device_outputs, timed
 from benchmarks.harness.gpu import header
 from packager.bundle.gpu.engines import read_engines
 from packager.deploy.finalize.finalizer import finalize
@@ -66,13 +66,7 @@ def turns(path: Path, python: str) -> dict[str, float]:
         run = session.bind(device_inputs(bundle), device_outputs(bundle), stream)
 
         def in_bundle(count: int) -> float:
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            for _ in range(count):
-                run()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end)) * 1e3 / count
+            return timed(run, count) * 1e3
 
         count = max(2, int(MILLISECONDS * 1e3 / max(in_bundle(10), launch(10))))
         times = np.array([[side(count) for side in _in_order(number, in_bundle, launch)] for number in range(TURNS)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper
 
 from packager.bundle.arrays import Array
 from packager.bundle.gpu.engine_graphs import Form, Step
+from packager.emit.graph_writer import nodes_for
 from packager.emit.onnx import WrittenModel
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -35,10 +35,6 @@ class Graph:
     def is_constant(self, name: str) -> bool:
         """Whether a value is a constant, of any form."""
         return name in self.arrays or name in self.forms
-
-    def uses(self) -> Counter[str]:
-        """Return how often each value is read, by nodes or as an output."""
-        return Counter([name for node in self.nodes for name in node.input] + list(self.outputs))
 
     def producers(self) -> dict[str, onnx.NodeProto]:
         """Return the node that each value is from."""
@@ -73,12 +69,7 @@ class Graph:
 
     def prune(self) -> None:
         """Remove nodes that nothing reads."""
-        needed, nodes = set(self.outputs), []
-        for node in reversed(self.nodes):
-            if needed.intersection(node.output):
-                nodes.append(node)
-                needed.update(node.input)
-        self.nodes = nodes[::-1]
+        self.nodes = nodes_for(self.nodes, self.outputs)
 
     def array(self, array: Array) -> str:
         """Return the name of a new constant."""
@@ -89,7 +80,10 @@ class Graph:
 
     def unused(self, name: str) -> str:
         """Return a name that no value has."""
-        return _unused(name, {*self.types, *self.forms})
+        number = 0
+        while f"{name}{number or ''}" in self.types:
+            number += 1
+        return f"{name}{number or ''}"
 
     def recomputed(self, name: str, type_: int, shape: Sequence[Any] | None) -> str:
         """Return the name of a value that takes the place of another: its own, but for an output's."""
@@ -146,10 +140,3 @@ def write_graph(graph: Graph, written: WrittenModel) -> tuple[WrittenModel, dict
     arrays |= {name: form.apply(graph.arrays[form.source]) for name, form in forms.items() if name not in kept}
     constants = tuple(name for name in written.constants if name in arrays)
     return replace(written, proto=proto, arrays=arrays, constants=constants), kept
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    number = 0
-    while f"{name}{number or ''}" in taken:
-        number += 1
-    return f"{name}{number or ''}"

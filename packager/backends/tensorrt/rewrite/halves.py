@@ -117,11 +117,14 @@ def _is_half(graph: Graph, cast: onnx.NodeProto) -> bool:
 
 def add_biases(graph: Graph) -> None:
     """Make what is added to each channel of a convolution its bias."""
-    uses = graph.uses()
+    readers = graph.readers()
     convolutions = {
         node.output[0]: node
         for node in graph.nodes
-        if node.op_type in ("Conv", "ConvTranspose") and len(node.input) == 2 and uses[node.output[0]] == 1
+        if node.op_type in ("Conv", "ConvTranspose")
+        and len(node.input) == 2
+        and node.output[0] not in graph.outputs
+        and len(readers.get(node.output[0], ())) == 1
     }
     nodes = []
     for node in graph.nodes:
@@ -132,7 +135,6 @@ def add_biases(graph: Graph) -> None:
         convolution, bias = match
         convolution.input.append(bias)
         convolution.output[:] = node.output
-        del convolutions[next(name for name, one in convolutions.items() if one is convolution)]
     graph.nodes = nodes
 
 
