@@ -59,3 +59,25 @@ int32_t pk_cuda_enqueue(pk_cuda_t *cuda, pk_cuda_enqueue_fn *enqueue, const void
   if (result) cuda->result = result;
   return result;
 }
+
+static CUresult warm_up(pk_cuda_t *cuda, pk_cuda_first_run_fn *first_run, void *context, CUdeviceptr memory,
+                        uint64_t bytes) {
+  CUstream stream = cuda->gpu->uploads;
+  CUresult result = pk_driver.cuMemsetD8Async(memory, 0, bytes, stream);
+  if (result) return result;
+  int32_t status = first_run(cuda, stream, (void *)(uintptr_t)memory, context);
+  result = pk_driver.cuStreamSynchronize(stream); /* also after a failure: some of it may run */
+  return status ? status : result;
+}
+
+int32_t pk_cuda_warm_up(pk_cuda_t *cuda, pk_cuda_first_run_fn *first_run, void *context, uint64_t bytes) {
+  int mode = pk_relax_captures();
+  CUdeviceptr memory;
+  CUresult result = pk_driver.cuMemAlloc(&memory, bytes);
+  if (!result) {
+    result = warm_up(cuda, first_run, context, memory, bytes);
+    pk_driver.cuMemFree(memory);
+  }
+  pk_restore_captures(mode);
+  return result;
+}

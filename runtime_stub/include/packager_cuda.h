@@ -126,6 +126,15 @@ int32_t pk_cuda_counters(pk_cuda_t *cuda, void **counters);
  * a handle, is best asked for before the work of the problem is enqueued. */
 int32_t pk_cuda_is_preparing(const pk_cuda_t *cuda);
 
+/* Enqueues the first run of what a library has just made, as an execution context, which may do more than later runs
+ * do. `stream` is one that nothing captures; `memory` is device memory, cleared, for the run alone. */
+typedef int32_t pk_cuda_first_run_fn(pk_cuda_t *cuda, void *stream, void *memory, void *context);
+
+/* Has a library make a first run, in `bytes` bytes of memory that is freed again, and waits for it: what only that run
+ * does is then in no graph, which would do it in each replay. Also while the run of the session is captured. Returns
+ * 0, what `first_run` returned, or what failed. */
+int32_t pk_cuda_warm_up(pk_cuda_t *cuda, pk_cuda_first_run_fn *first_run, void *context, uint64_t bytes);
+
 /* Says why work fails, in the words of the library, right before `enqueue` or the primitive function returns a status:
  * the error of the run quotes it. The text is copied. */
 void pk_cuda_explain(pk_cuda_t *cuda, const char *why);

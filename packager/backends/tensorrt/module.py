@@ -27,7 +27,7 @@ from packager.graph.dataflow import same
 from packager.ir.primitives import FunctionGroup, Parameter, PrimitiveFunction, StaticLibrary
 
 ALIGNMENT = 256
-"""Of device memory, in bytes, as the library wants it: PK_TRT_ALIGNMENT of templates/tensorrt/execute.h."""
+"""Of device memory, in bytes, as the library wants it: PK_TRT_ALIGNMENT of templates/tensorrt/problem.h."""
 MAX_RANK = 8
 GRAPHS = "graphs.bin"
 TYPES = {

@@ -163,7 +163,7 @@ def keep_types(trt: Any, network: Any, config: Any, settings: "dict[str, Any]") 
     ]
     products = [layer for layer in layers if typed and layer.type in kinds_of(trt, WEIGHING)]
     halves = [layer for layer in products if set(types_of(layer)) == {trt.float16}]
-    if len(halves) == len(products):
+    if typed and len(halves) == len(products):
         config.set_flag(trt.BuilderFlag.TF32)
     for layer in single + halves:
         layer.precision = trt.float32

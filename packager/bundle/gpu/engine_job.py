@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager.bundle.hashing import digest
+from packager.bundle.hashing import digest, sha256
 from packager.errors import ToolchainError
 
 SCRIPT = Path(__file__).with_name("engine_builder.py")
@@ -38,8 +38,12 @@ class Builder:
         return f"{names[self.library]} {'.'.join(map(str, self.version)).removesuffix('.0')}"
 
     def engine_key(self, graph: str, archs: Sequence[int]) -> str:
-        """Return the key, in a cache, of its engine of the graph of this key: for ``archs``, or else for its GPU."""
-        return digest([graph, self.library, self.version, list(archs) or [self.arch, self.gpu]])
+        """Return the key, in a cache, of its engine of the graph of this key: for ``archs``, or else for its GPU.
+
+        What the script does with a graph may change with packager.
+        """
+        script = sha256([SCRIPT.read_bytes()])
+        return digest([graph, script, self.library, self.version, list(archs) or [self.arch, self.gpu]])
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ _CUDA_SERVICES = (
     "pk_cuda_launch",
     "pk_cuda_launch_filled",
     "pk_cuda_read_constant",
+    "pk_cuda_warm_up",
     "pk_tensor_map_encode",
     "pk_tensor_map_encode_im2col",
 )

@@ -14,6 +14,7 @@
 
 #define MAX_KEPT 16
 #define MAX_KEY 16
+#define ALIGNMENT 256 /* of device memory */
 
 typedef struct {
   const pk_cuda_kept_t *kind;
@@ -111,6 +112,16 @@ int32_t pk_cuda_read_constant(pk_cuda_t *cuda, void *host, const void *constant,
   (void)cuda;
   memcpy(host, constant, bytes);
   return 0;
+}
+
+int32_t pk_cuda_warm_up(pk_cuda_t *cuda, pk_cuda_first_run_fn *first_run, void *context, uint64_t bytes) {
+  const size_t room = (size_t)(bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  void *memory = aligned_alloc(ALIGNMENT, room);
+  if (!memory) abort();
+  memset(memory, 0, room);
+  const int32_t status = first_run(cuda, NULL, memory, context);
+  free(memory);
+  return status;
 }
 
 const void *pk_own_file_map(uint64_t offset, uint64_t bytes, char *why, uint64_t room) {
