@@ -203,6 +203,22 @@ ARITHMETIC: dict[str, tuple[tuple[Write, Write], tuple[Input, ...], tuple[int, .
     "conv3x3": (conv(1, 1), (t(32, 28, 28, 128), t(128, 3, 3, 128)), (), 2.0 * 32 * 28 * 28 * 128 * 128 * 9),
     "conv7x7": (conv(2, 3), (t(32, 224, 224, 3), t(64, 7, 7, 3)), (), 2.0 * 32 * 112 * 112 * 64 * 3 * 49),
 }
+# Depthwise convolutions of MobileNet, EfficientNet, ConvNeXt, MambaOut, StarNet and ConvMixer: window, stride, images,
+# side and channels.
+DEPTHWISE = (
+    *((3, 1, 16, 112, 32), (3, 1, 16, 56, 144), (3, 2, 16, 56, 144), (3, 1, 8, 14, 384), (3, 1, 8, 7, 960)),
+    *((3, 1, 1, 14, 384), (5, 1, 16, 28, 240), (5, 1, 1, 14, 480), (5, 2, 8, 14, 672)),
+    *((7, 1, 8, 56, 96), (7, 1, 8, 28, 192), (7, 1, 8, 14, 96), (7, 1, 8, 14, 384), (7, 1, 8, 7, 768)),
+    *((7, 1, 1, 14, 384), (9, 1, 8, 32, 768), (11, 1, 8, 28, 64)),
+)
+
+
+def depthwise(window: int, stride: int, images: int, side: int, channels: int) -> Case:
+    """Return the case of a depthwise convolution of a square window, padded by half of it."""
+    outputs = images * (-(-side // stride)) ** 2 * channels
+    inputs = t(images, side, side, channels), t(channels, window, window, 1)
+    flops = 2.0 * outputs * window**2
+    return Case(*conv(stride, window // 2, channels), inputs, memory=False, flops=flops.__mul__)
 
 
 def cases() -> dict[str, Case]:
@@ -211,4 +227,4 @@ def cases() -> dict[str, Case]:
     found |= {name: Case(*write, inputs, sizes, timed=False) for name, (write, inputs, sizes) in CHECKED.items()}
     for name, (write, inputs, sizes, flops) in ARITHMETIC.items():
         found[name] = Case(*write, inputs, sizes, memory=False, flops=flops.__mul__)
-    return found
+    return found | {"depthwise" + "_".join(map(str, one)): depthwise(*one) for one in DEPTHWISE}

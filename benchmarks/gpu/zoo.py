@@ -251,6 +251,7 @@ def run(folder: Path, output: Path, only: str, *, compiled: bool, profiled: bool
         print(f"{model}-{batch}", json.dumps(found), flush=True)
         output.write_text(json.dumps(report, indent=1) + "\n")
         torch.cuda.empty_cache()
+        torch._dynamo.reset()  # it gives up a function of the zoo that it has compiled for eight models
 
 
 def main() -> int:

@@ -147,7 +147,7 @@ def keep_types(trt: Any, network: Any, config: Any, settings: "dict[str, Any]") 
     Its kernels for products of halves may add up in half. Halves are exact in TF32, so ``typed`` products are of
     float32, rounded to that: sums are then in float32. What is elementwise and between halves is left to the library:
     it makes one kernel of a product and what follows, in the widest type of both. Of ``fp16`` only sums of layers stay
-    in float32.
+    in float32; the library computes all of a transformer so, once its softmax or normalizations are, products by TF32.
     """
     layers = [network.get_layer(index) for index in range(network.num_layers)]
     typed = settings["precision"] == "typed"
@@ -163,7 +163,7 @@ def keep_types(trt: Any, network: Any, config: Any, settings: "dict[str, Any]") 
     ]
     products = [layer for layer in layers if typed and layer.type in kinds_of(trt, WEIGHING)]
     halves = [layer for layer in products if set(types_of(layer)) == {trt.float16}]
-    if typed and len(halves) == len(products):
+    if len(halves) == len(products) or not typed:
         config.set_flag(trt.BuilderFlag.TF32)
     for layer in single + halves:
         layer.precision = trt.float32

@@ -1,16 +1,19 @@
 """Schedules depthwise convolutions in NHWC.
 
 A thread computes a few adjacent positions of one vector of channels: a loaded row segment serves several windows, and
-weights are held in registers. A block covers adjacent rows, which share its L1 cache; its weights are staged in shared
-memory, channels innermost.
+a row of weights is held in registers. A block covers adjacent rows, which share its L1 cache; its weights are staged in
+shared memory, channels innermost. How many positions a thread computes and how large a block is, is what the GPU's
+multiprocessors are all busy with: images are small in the deeper half of a network.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
+from tvm.sym import detect_linear_equation
 
 from packager.graph.identity import IdentitySet, position
 from packager.lower.blocks import (
@@ -33,13 +36,22 @@ from packager.lower.blocks import (
 
 # Vectors of channels per block: 128 contiguous bytes, one cache line.
 LANES = 8
-# Positions along a row that a thread computes, best first.
-POSITIONS = (4, 7, 5, 3, 2, 1)
-# Threads along a row, and in a block.
+# The most positions along a row that a thread computes; of windows whose rows are unrolled, too, fewer: these wait for
+# memory, and registers that a thread does not hold are other warps'.
+POSITIONS = 8
+UNROLLED_POSITIONS = 4
+# Threads along a row, and, at least if there are as many and at most, in a block.
 ACROSS = 8
-THREADS = 256
-# The largest window side that is unrolled.
-MAX_WINDOW = 7
+THREADS = (128, 256)
+# The largest window side, whose positions in a row are unrolled, and the largest window whose rows are.
+MAX_WINDOW = 11
+UNROLLED = 9
+# Multiprocessors of a large GPU, warps that each issues instructions of at a time, and threads of one.
+MULTIPROCESSORS = 132
+ISSUED = 4
+WARP = 32
+# Cycles that a warp takes for a multiplication, the conversion of a half, and the load of a vector from the L1 cache.
+MULTIPLY, CONVERT, LOAD = 1, 2, 4
 
 
 def schedule_depthwise_conv(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -54,6 +66,7 @@ def schedule_depthwise_conv(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         raise ScheduleError("not a single reduction")
     reduction = found[0]
     image, weights = _operands(sch, reduction)
+    window = _window(sch, reduction, image)
     before = [b for b in blocks(sch) if is_spatial(sch, b) and sch.get(b).writes[0].source.same_as(image)]
     after = list(sch.get_consumers(reduction))
     if any(not is_movement(sch, b) for b in before) or len(before) + len(after) + 1 != len(blocks(sch)):
@@ -66,11 +79,11 @@ def schedule_depthwise_conv(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         result = sch.cache_write(after[0], 0, "local")
     else:
         result = sch.cache_write(reduction, 0, "local")
-    grid, thread = _bind(sch, result, itemsize(image))
+    grid, thread = _bind(sch, result, itemsize(image), window)
     for block in after:
         sch.compute_at(block, thread, preserve_unit_loops=True)
         unroll(sch, list(sch.get_loops(block))[2:])
-    _compute(sch, reduction, thread, pad, held)
+    _compute(sch, reduction, thread, pad, held, window)
     _fill(sch, held, grid, extents(sch, [thread])[0])
     return sch.mod["main"]
 
@@ -102,6 +115,49 @@ def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
     raise ScheduleError("not a depthwise convolution")
 
 
+@dataclass(frozen=True)
+class _Window:
+    """Rows and columns of a window, and how far it moves along a row."""
+
+    rows: int
+    columns: int
+    stride: int
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Whether its rows are, and not its columns alone."""
+        return self.rows * self.columns <= UNROLLED
+
+    def positions(self, width: int, vectors: int, vector: int) -> int:
+        """Return how many positions of a row of ``width`` a thread computes, ``vectors`` being those of the result.
+
+        A cost model: cycles of a warp, times the warps that share an issue slot; one takes as long as none.
+        """
+
+        def cycles(positions: int) -> float:
+            segment = (positions - 1) * self.stride + self.columns
+            row = positions * self.columns * vector * MULTIPLY
+            row += (segment + self.columns) * (vector * CONVERT + LOAD)
+            warps = vectors / positions / WARP
+            return self.rows * row * max(warps / (MULTIPROCESSORS * ISSUED), 1.0)
+
+        most = UNROLLED_POSITIONS if self.is_unrolled else POSITIONS
+        return min((p for p in range(1, most + 1) if not width % p), key=cycles)
+
+
+def _window(sch: s_tir.Schedule, reduction: Any, image: Any) -> _Window:
+    """Return the window of a convolution of ``image``; its stride is the factor of the column in the image's index."""
+    iters = sch.get(reduction).iter_vars
+    kept = [v.var for v in iters if v.iter_type == tirx.IterVar.DataPar]
+    rows, columns, *_ = (int(v.dom.extent) for v in iters if v.iter_type == tirx.IterVar.CommReduce)
+    (load,) = loads_of(sch, reduction, image)
+    found = [detect_linear_equation(index, [kept[2]]) for index in load.indices if kept[2] in variables(index)]
+    stride = found[0][0] if len(found) == 1 and found[0] else None
+    if not isinstance(stride, tirx.IntImm):
+        raise ScheduleError("windows do not move by a fixed step")
+    return _Window(rows, columns, int(stride))
+
+
 def _channels_last(sch: s_tir.Schedule, held: Any, reduction: Any) -> None:
     """Make channels the innermost axis of the staged weights."""
     last = [v.var for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar][-1]
@@ -115,20 +171,22 @@ def _channels_last(sch: s_tir.Schedule, held: Any, reduction: Any) -> None:
     sch.transform_layout(held, ("write", 0), tirx.IndexMap.from_func(to_layout, ndim=len(buffer.shape)))
 
 
-def _bind(sch: s_tir.Schedule, result: Any, size: int) -> tuple[Any, Any]:
+def _bind(sch: s_tir.Schedule, result: Any, size: int, window: _Window) -> tuple[Any, Any]:
     """Tile the result and store it as vectors; return the loops of blocks and of threads."""
     loops = list(sch.get_loops(result))
     if len(loops) != 4:
         raise ScheduleError("the result's axes differ from the convolution's")
     batch, row, column, channel = loops
-    _, height, width, channels = extents(sch, loops)
+    images, height, width, channels = extents(sch, loops)
     vector = VECTOR_BYTES // size
     if channels % vector:
         raise ScheduleError("channels do not fill vectors")
+    vectors = (images if isinstance(images, int) else 1) * height * width * channels // vector
+    positions = window.positions(width, vectors, vector)
+    threads = min(max(vectors // positions // (2 * MULTIPROCESSORS), THREADS[0]), THREADS[1])
     lanes = _divisor(channels // vector, LANES)
-    positions = next(p for p in POSITIONS if not width % p)
     across = _divisor(width // positions, ACROSS)
-    down = _divisor(height, max(THREADS // (lanes * across), 1))
+    down = _divisor(height, max(threads // (lanes * across), 1))
     row_outer, row = sch.split(row, [None, down])
     column_outer, column, position = sch.split(column, [None, across, positions])
     channel_outer, lane, element = sch.split(channel, [None, lanes, vector])
@@ -146,18 +204,16 @@ def _divisor(number: int, most: int) -> int:
     return max(d for d in range(1, most + 1) if not number % d)
 
 
-def _compute(sch: s_tir.Schedule, reduction: Any, thread: Any, pad: Any, held: Any) -> None:
-    """Accumulate a window row by row: load its data first, and hold one row of weights in registers."""
+def _compute(sch: s_tir.Schedule, reduction: Any, thread: Any, pad: Any, held: Any, window: _Window) -> None:
+    """Accumulate a window row by row, each with its segment of the image and its weights in registers."""
     sch.compute_at(reduction, thread, preserve_unit_loops=True)
     inner = list(sch.get_loops(reduction))[2:]
-    batch, row, column, channel, *window = inner
-    sch.reorder(batch, row, *window, column, channel)
-    _load(sch, pad, row)
-    _load(
-        sch, sch.cache_read(reduction, read_index(sch, reduction, sch.get(held).writes[0].source), "local"), window[0]
-    )
-    unroll(sch, (*window, column, channel))
-    sch.decompose_reduction(reduction, window[0])
+    batch, row, column, channel, *loops = inner
+    sch.reorder(batch, row, *loops, column, channel)
+    _load(sch, pad, loops[0])
+    _load(sch, sch.cache_read(reduction, read_index(sch, reduction, sch.get(held).writes[0].source), "local"), loops[0])
+    unroll(sch, (*(loops if window.is_unrolled else loops[1:]), column, channel))
+    sch.decompose_reduction(reduction, loops[0])
 
 
 def _load(sch: s_tir.Schedule, block: Any, loop: Any) -> None:
@@ -172,5 +228,6 @@ def _load(sch: s_tir.Schedule, block: Any, loop: Any) -> None:
 def _fill(sch: s_tir.Schedule, held: Any, grid: Any, threads: int) -> None:
     """Copy the weights of a block to shared memory with all its threads."""
     sch.compute_at(held, grid, preserve_unit_loops=True)
+    sch.storage_align(held, 0, -2, VECTOR_BYTES, VECTOR_BYTES // 2)  # rows of it start in other banks
     _, thread = sch.split(sch.fuse(*list(sch.get_loops(held))[1:]), [None, threads])
     sch.bind(thread, "threadIdx.x")
