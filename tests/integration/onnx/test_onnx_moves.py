@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -132,4 +133,69 @@ def test_a_gather_at_places_that_follow_one_another_is_a_slice(places: Array, ga
     )
     (bundle,) = tmp_path.glob("*.so")
     ops = {op for _, primitive in packager.inspect(bundle).manifest.primitives() for op in primitive.ops}
-    assert any("gather" in op for op in ops) == gathers, ops
+    assert any("gather" in op or "take" in op for op in ops) == gathers, ops
+
+
+GRID = np.stack(np.meshgrid(np.arange(4), np.arange(3), np.arange(2), indexing="ij"), axis=-1)
+TABLE = np.array([[2, 0], [1, 1]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("places", "elements"),
+    [
+        (np.concatenate([np.stack(np.broadcast_arrays(*np.ix_(range(4), range(3))), -1)[:, :, None, None] +
+                         np.zeros((1, 1, 2, 2, 1), int),
+                         np.broadcast_to(TABLE[None, None, ..., None], (4, 3, 2, 2, 1))], -1), 4),
+        (np.array([[0, 1, 2], [3, 0, 2], [0, 0, 0]]), 3),  # of one axis of all of them
+        (np.stack([np.arange(4), np.array([2, 0, 1, 1])], -1), 4),  # another element of each row
+        (np.stack([np.arange(3), np.array([2, 0, 1])], -1), 3),  # not of all rows
+    ],
+    ids=["table", "flat", "of rows", "of some rows"],
+)  # fmt: skip
+def test_a_gather_at_places_has_one_index_for_each(places: Array, elements: int, tmp_path: Path) -> None:
+    """And none for axes of which all elements are taken in order."""
+    model = model_of(
+        [helper.make_node("GatherND", ["x", "places"], ["y"])],
+        {"x": (np.float32, (4, 3, 6))},
+        {"y": FLOAT},
+        {"places": places.astype(np.int64)},
+    )
+    check_with_onnxruntime(model, {"x": RNG.standard_normal((4, 3, 6)).astype(np.float32)}, tmp_path)
+    (bundle,) = tmp_path.glob("*.so")
+    sizes = [math.prod(constant.shape) for constant in packager.inspect(bundle).manifest.constants]
+    assert sizes == [elements]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("places", "scatters"),
+    [
+        (GRID, False),  # everything
+        (GRID[1:3], False),
+        (GRID[1:3, 1:], False),
+        (GRID[:, :1, 1:], False),
+        (GRID[2:3, 1:2, :1] - np.array([4, 0, 0]), False),  # counted from the end
+        (GRID[:, :, 0, :2][1:], False),  # rows of the last axis
+        (GRID[1], True),  # a box of fewer axes than its places have
+        (GRID[::2], True),
+        (GRID[::-1], True),
+    ],
+)
+def test_a_scatter_to_a_box_is_a_concatenation(places: Array, scatters: bool, tmp_path: Path) -> None:
+    shape = (4, 3, 2, "n")
+    rest = [*places.shape[:-1], *shape[places.shape[-1] :]]
+    model = model_of(
+        [helper.make_node("ScatterND", ["x", "places", "u"], ["y"])],
+        {"x": (np.float32, shape), "u": (np.float32, tuple(rest))},
+        {"y": FLOAT},
+        {"places": places.astype(np.int64)},
+    )
+    inputs = {
+        "x": RNG.standard_normal((4, 3, 2, 5)).astype(np.float32),
+        "u": RNG.standard_normal([5 if extent == "n" else extent for extent in rest]).astype(np.float32),
+    }
+    check_with_onnxruntime(model, inputs, tmp_path, dims={"n": (1, 6)})
+    (bundle,) = tmp_path.glob("*.so")
+    ops = {op for _, primitive in packager.inspect(bundle).manifest.primitives() for op in primitive.ops}
+    assert any("scatter" in op for op in ops) == scatters, ops

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from packager.backends.tensorrt.rewrite.depth_to_space import find_depth_to_space
 from packager.backends.tensorrt.rewrite.graph import read_graph, write_graph
 from packager.backends.tensorrt.rewrite.halves import add_biases, narrow
 from packager.backends.tensorrt.rewrite.layout import remove_transposes
@@ -23,6 +24,7 @@ def rewrite(written: WrittenModel, *, rounds: bool) -> tuple[WrittenModel, Mappi
     graph = read_graph(written)
     if graph is None:
         return written, {}
+    find_depth_to_space(graph)
     remove_transposes(graph)
     narrow(graph, rounds=rounds)
     add_biases(graph)

@@ -105,13 +105,17 @@ def read_graph(written: WrittenModel) -> Graph | None:
     known = onnx.ModelProto()
     known.CopyFrom(written.proto)
     for name, array in written.arrays.items():
+        if array.dtype == np.int64:  # extents and axes, which shapes depend on
+            known.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+            continue
         kind = TensorProto.BFLOAT16 if array.dtype == np.uint16 else helper.np_dtype_to_tensor_dtype(array.dtype)
         known.graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
     try:
         inferred = onnx.shape_inference.infer_shapes(known, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
         return None
-    types, shapes = {}, {}
+    types = {name: TensorProto.INT64 for name, array in written.arrays.items() if array.dtype == np.int64}
+    shapes: dict[str, tuple[Any, ...]] = {name: written.arrays[name].shape for name in types}
     for info in (*inferred.input, *inferred.value_info, *inferred.output):
         tensor = info.type.tensor_type
         types[info.name] = tensor.elem_type

@@ -14,10 +14,10 @@ from packager.frontends.onnx.ops import (
     cumulative,
     elementwise,
     fourier,
+    gather_scatter,
     random_numbers,
     rearrange,
     reductions,
-    scatter,
     sequences,
     sorting,
     tfidf,
@@ -44,7 +44,7 @@ from packager.frontends.onnx.ops.shapes import checked_extents, slice_range
 
 FAMILIES = (
     *(checked_extents, cumulative, elementwise, fourier, rearrange, random_numbers),
-    *(choose, reductions, scatter, sequences, sizes, slice_range, sorting, tfidf, topk),
+    *(choose, gather_scatter, reductions, sequences, sizes, slice_range, sorting, tfidf, topk),
     *(linear, preprocessing, svm, trees),
     *(activations, attention, convolution, deform_conv, einsum, normalization, padding),
     *(pooling, recurrent, resize, roi_align),

@@ -1,7 +1,7 @@
 """Converters of data movement that TVM's importer lacks, or supports with constants only; and Det, IsInf.
 
-ONNX operators OneHot (11), Reshape (25), GatherND (13), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20),
-BatchNormalization in training mode (15).
+ONNX operators OneHot (11), Reshape (25), ReverseSequence (10), Col2Im (18), Det (22), IsInf (20), BatchNormalization in
+training mode (15).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
@@ -64,31 +63,6 @@ def _reshape(_builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], c
     if rest is None or sum(isinstance(extent, int) and extent == -1 for extent in wanted) != 1:
         return convert("Reshape", list(inputs), attributes)
     return relax.op.reshape(data, [rest if isinstance(e, int) and e == -1 else e for e in wanted])
-
-
-def _gather_nd(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    """Gather at constant places that follow one another by a slice: torch indexes masks by all of their places."""
-    data, indices = inputs
-    places, shape = constant(indices, attributes), shape_of(data)
-    if places is not None and shape is not None and not attributes.get("batch_dims", 0):
-        axes = places.shape[-1]
-        span = _span(places, shape[:axes])
-        if span is not None:
-            rows = builder.emit(relax.op.reshape(data, [math.prod(shape[:axes]), *shape[axes:]]))
-            part = builder.emit(relax.op.strided_slice(rows, [0], [span.start], [span.stop]))
-            return relax.op.reshape(part, [*places.shape[:-1], *shape[axes:]])
-    return convert("GatherND", list(inputs), attributes)
-
-
-def _span(places: Array, shape: Sequence[Any]) -> range | None:
-    """Return the flat indices of places [..., axes] in ``shape`` if each is one after the one before it."""
-    if places.size == 0 or not all(isinstance(extent, int) for extent in shape):
-        return None
-    counted = np.where(places < 0, places + np.array(shape), places)
-    if (counted < 0).any() or (counted >= shape).any():
-        return None
-    flat = np.ravel_multi_index(tuple(np.moveaxis(counted, -1, 0)), tuple(shape)).reshape(-1)
-    return range(int(flat[0]), int(flat[-1]) + 1) if (np.diff(flat) == 1).all() else None
 
 
 def _quotient(extents: Sequence[Any], by: Sequence[Any], attributes: Mapping[str, Any]) -> Any | None:
@@ -220,7 +194,6 @@ CONVERTERS: Mapping[str, Converter] = {
     "OneHot": _one_hot,
     "ReverseSequence": _reverse_sequence,
     "Reshape": _reshape,
-    "GatherND": _gather_nd,
     "Col2Im": _columns_to_image,
     "IsInf": _is_infinite,
     "Det": _determinant,

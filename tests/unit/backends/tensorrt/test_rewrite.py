@@ -80,6 +80,35 @@ def test_convolutions_are_channels_first() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+INTERLEAVED = """
+net (float[2,5,4,8] x, float[2,{h},{w},8] s) => (float[2,{h},{w},16] y) {{
+  a = Transpose<perm=[0,3,1,2]>(x) b = Conv(a, w) c = Transpose<perm=[0,2,3,1]>(b)
+  d = Reshape(c, split) e = Transpose<perm=[0,1,3,2,4,5]>(d) f = Reshape(e, joined) y = Concat<axis=-1>(s, f)
+}}
+"""
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (3, 3), (1, 2), (2, 1)])
+def test_transposed_convolutions_for_cutlass_are_convolutions_and_depth_to_space(rows: int, columns: int) -> None:
+    """Blocks that are no squares stay what they are."""
+    height, width = 5 * rows, 4 * columns
+    arrays = {
+        "w": normal(8 * rows * columns, 8, 1, 1),
+        "split": np.int64([2, 5, 4, rows, columns, 8]),
+        "joined": np.int64([2, height, width, 8]),
+    }
+    before = written(INTERLEAVED.format(h=height, w=width), arrays, kept=("w",))
+    after, forms = rewrite(before, rounds=False)
+    found = operators(after)
+    if rows == columns:
+        assert (found["DepthToSpace"], found["Reshape"], found["Transpose"]) == (1, 0, 3)  # of inputs, and the output
+    else:
+        assert found == operators(before)
+    inputs = {"x": normal(2, 5, 4, 8), "s": normal(2, height, width, 8)}
+    for got, want in zip(results(whole(after, forms), inputs), results(whole(before), inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def random_graph(seed: int) -> WrittenModel:
     """Return a graph of transposes, elementwise operators, reductions and concatenations in any order."""
     rng = np.random.default_rng(seed)
