@@ -115,13 +115,14 @@ def resolve_dims(
 
 
 def named_dims(requests: Mapping[str, T]) -> dict[str, T]:
-    """Return what is asked of dims by their names here: the model's may have other characters (``Dim.0``: ``Dim_0``).
+    """Return what is asked of dims by their names here: the model's may be spelled otherwise (``Dim.0``: ``Dim_0``).
 
     Raises UsageError for two spellings of a name.
     """
     named: dict[str, T] = {}
     for spelled, request in requests.items():
-        name = spelled if re.fullmatch(r"\w+", spelled, re.ASCII) else identifier(spelled, set())
+        is_name = re.fullmatch(r"[A-Za-z_]\w*", spelled, re.ASCII) and not keyword.iskeyword(spelled)
+        name = spelled if is_name else identifier(spelled, set())
         if name in named:
             raise UsageError(f"--dim {name} is given twice, once as {spelled!r}")
         named[name] = request

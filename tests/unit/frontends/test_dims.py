@@ -138,11 +138,12 @@ def test_bounds_of_the_model_hold_and_can_be_narrowed() -> None:
 
 def test_a_dim_may_be_spelled_as_in_the_model() -> None:
     """Names here are identifiers: of ``DynamicDimension.0`` the model's dim is called ``DynamicDimension_0``."""
-    assert named_dims({"DynamicDimension.0": 1, "sequence length": 2, "n": 3, "2n": 4}) == {
+    assert named_dims({"DynamicDimension.0": 1, "sequence length": 2, "n": 3, "2n": 4, "_m": 5}) == {
         "DynamicDimension_0": 1,
         "sequence_length": 2,
         "n": 3,
-        "2n": 4,
+        "dim_2n": 4,
+        "_m": 5,
     }
     with pytest.raises(UsageError, match=r"--dim a_b is given twice, once as 'a\.b'"):
         named_dims({"a_b": 1, "a.b": 2})
