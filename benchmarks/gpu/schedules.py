@@ -154,23 +154,16 @@ def _copy_rate(torch: Any) -> float:
     """Return the bytes that a large copy reads and writes in a second."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
-    return float(2 * source.numel() / _seconds(torch, lambda: target.copy_(source)))
+    return float(2 * source.numel() / _seconds(lambda: target.copy_(source)))
 
 
-def _seconds(torch: Any, work: Callable[[], Any], repeats: int = 10) -> float:
+def _seconds(work: Callable[[], Any], repeats: int = 10) -> float:
     """Return the median time of a run."""
+    from benchmarks.gpu.cublas_torch import timed  # torch is where the GPU is
+
     for _ in range(3):
         work()
-    times = []
-    for _ in range(5):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(repeats):
-            work()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3 / repeats)
-    return statistics.median(times)
+    return statistics.median(timed(work, repeats) / 1e3 for _ in range(5))
 
 
 def _check(torch: Any, cupy: Any, module: Any, case: Case, plan: Any, *, timed: bool) -> dict[str, Any]:
@@ -216,12 +209,12 @@ def _check(torch: Any, cupy: Any, module: Any, case: Case, plan: Any, *, timed: 
     found = {"ok": error <= TOLERANCE[name], "error": error, "size": size}
     del want, wide
     if timed and found["ok"]:
-        seconds = _seconds(torch, launch)
+        seconds = _seconds(launch)
         moved = sum(x.numel() * x.element_size() for x in [*inputs, out])
         if inputs[-1].dtype == torch.int64:  # a lookup reads the rows that it takes, not the table
             moved = 2 * out.numel() * out.element_size() + inputs[-1].numel() * 8
         found |= {"ms": seconds * 1e3, "gb_s": moved / seconds / 1e9}
-        found["torch_ms"] = _seconds(torch, lambda: case.torch(torch, *inputs).contiguous()) * 1e3
+        found["torch_ms"] = _seconds(lambda: case.torch(torch, *inputs).contiguous()) * 1e3
         if case.flops is not None:
             found["tflop_s"] = case.flops(size) / seconds / 1e12
     return found

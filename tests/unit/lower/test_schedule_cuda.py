@@ -120,9 +120,11 @@ def max_pool(x: np.ndarray) -> np.ndarray:
 
 
 def depthwise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    side = w.shape[1]
+    around = (side // 2, side // 2)
+    padded = np.pad(x, ((0, 0), around, around, (0, 0)))
     height, width = x.shape[1:3]
-    return sum(padded[:, i : i + height, j : j + width] * w[:, i, j, 0] for i in range(3) for j in range(3))
+    return sum(padded[:, i : i + height, j : j + width] * w[:, i, j, 0] for i in range(side) for j in range(side))
 
 
 def relax_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
@@ -152,17 +154,8 @@ def relax_max_pool(x: Any) -> Any:
 
 
 def relax_depthwise(x: Any, w: Any) -> Any:
-    return R.nn.conv2d(x, w, padding=(1, 1), groups=16, data_layout="NHWC", kernel_layout="OHWI")
-
-
-def relax_wide_depthwise(x: Any, w: Any) -> Any:
-    return R.nn.conv2d(x, w, padding=(4, 4), groups=16, data_layout="NHWC", kernel_layout="OHWI")
-
-
-def wide_depthwise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    padded = np.pad(x, ((0, 0), (4, 4), (4, 4), (0, 0)))
-    height, width = x.shape[1:3]
-    return sum(padded[:, i : i + height, j : j + width] * w[:, i, j, 0] for i in range(9) for j in range(9))
+    side = int(w.ty.shape[1]) // 2
+    return R.nn.conv2d(x, w, padding=(side, side), groups=16, data_layout="NHWC", kernel_layout="OHWI")
 
 
 def relax_product(x: Any, w: Any) -> Any:
@@ -391,7 +384,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("max_pool", relax_max_pool, max_pool, [(("n", 14, 14, 16), H)], [1, 2]),
     ("depthwise", relax_depthwise, depthwise, [((2, 9, 9, 16), H), ((16, 3, 3, 1), H)], [0]),
     ("depthwise_5x3", relax_strided_depthwise, strided_depthwise, [(("n", 9, 17, 24), H), ((24, 3, 5, 1), H)], [1, 2]),
-    ("depthwise_9x9", relax_wide_depthwise, wide_depthwise, [((2, 6, 10, 16), H), ((16, 9, 9, 1), H)], [0]),
+    ("depthwise_9x9", relax_depthwise, depthwise, [((2, 6, 10, 16), H), ((16, 9, 9, 1), H)], [0]),
     ("depthwise_f32", relax_depthwise, depthwise, [((2, 8, 28, 16), F), ((16, 3, 3, 1), F)], [0]),
     ("norm_of_volumes", relax_norm_of_volumes, norm_of_volumes, [((2, 3, 8, 6, 9), H), ((3, 1, 1, 1), F)], [0]),
     ("norm_of_few_steps", relax_norm_of_volumes, norm_of_volumes, [((2, 3, 16, 16, 40), H), ((3, 1, 1, 1), F)], [0]),
@@ -465,7 +458,7 @@ def test_depthwise_convolutions_read_vectors_of_channels() -> None:
 @pytest.mark.parametrize(("shape", "least"), [((8, 14, 14, 16), 14), ((64, 56, 56, 16), 132)])
 def test_depthwise_convolutions_of_small_images_leave_no_thread_the_work_of_many(shape: Shape, least: int) -> None:
     """Threads of fewer positions, as long as not all multiprocessors are busy."""
-    (primfunc,) = functions(relax_wide_depthwise, (shape, H), ((16, 9, 9, 1), H))
+    (primfunc,) = functions(relax_depthwise, (shape, H), ((16, 9, 9, 1), H))
     (launch,) = lower(schedule_cuda(primfunc, TARGET))[1].values()
     blocks, threads = (int(launch.extents[name]) for name in ("blockIdx.x", "threadIdx.x"))
     outputs = math.prod(int(extent) for extent in shape)

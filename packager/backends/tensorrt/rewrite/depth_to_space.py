@@ -31,20 +31,20 @@ def find_depth_to_space(graph: Graph) -> None:
 def _interleaved(graph: Graph, last: onnx.NodeProto, producers: Any, readers: Any) -> tuple[str, int] | None:
     """Return the value whose channels ``last`` has in space, and the side of the blocks; None for anything else."""
     chain = [last]
-    for kind in ("Transpose", "Reshape"):
+    for kind in ("Reshape", "Transpose", "Reshape"):
+        if chain[-1].op_type != kind:
+            return None
         operand = chain[-1].input[0]
-        node = producers.get(operand)
-        if chain[0].op_type != "Reshape" or node is None or node.op_type != kind:
-            return None
-        if operand in graph.outputs or len(readers[operand]) > 1:
-            return None
-        chain.append(node)
+        if len(chain) < 3:
+            if operand not in producers or operand in graph.outputs or len(readers[operand]) > 1:
+                return None
+            chain.append(producers[operand])
     _, transpose, first = chain
     source, blocks, result = (graph.shapes.get(name, ()) for name in (first.input[0], first.output[0], last.output[0]))
-    if list(helper.get_node_attr_value(transpose, "perm")) != _INTERLEAVING or len(source) != 4 or len(result) != 4:
+    if list(helper.get_node_attr_value(transpose, "perm")) != _INTERLEAVING or len(blocks) != len(_INTERLEAVING):
         return None
     n, height, width, side, other, channels = blocks
-    if not all(isinstance(extent, int) for extent in (height, width, side, channels)) or side != other:
+    if side != other or not all(isinstance(one, int) and one > 0 for one in (height, width, side, channels)):
         return None
     is_split = tuple(source) == (n, height, width, side * side * channels)
     is_joined = tuple(result) == (n, height * side, width * side, channels)

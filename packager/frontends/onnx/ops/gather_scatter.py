@@ -101,14 +101,14 @@ def _replaced(builder: Any, data: Any, box: Any, sides: Sequence[tuple[int, int,
     Grows the box along one axis after the other, the last one first, by what of the data is beside it.
     """
     for axis, (start, extent, whole) in reversed(list(enumerate(sides))):
-        outer = sides[:axis]
-        parts = []
+        parts = [box]
         for begin, end in ((0, start), (start + extent, whole)):
-            begins, ends = [*(one[0] for one in outer), begin], [*(one[0] + one[1] for one in outer), end]
-            part = relax.op.strided_slice(data, list(range(axis + 1)), begins, ends)
-            parts.append(builder.emit(part) if begin < end else None)
-        beside = [part for part in (parts[0], box, parts[1]) if part is not None]
-        box = builder.emit(relax.op.concat(beside, axis)) if len(beside) > 1 else box
+            if begin < end:
+                begins = [*(side[0] for side in sides[:axis]), begin]
+                ends = [*(side[0] + side[1] for side in sides[:axis]), end]
+                part = builder.emit(relax.op.strided_slice(data, list(range(axis + 1)), begins, ends))
+                parts.insert(len(parts) if begin else 0, part)
+        box = builder.emit(relax.op.concat(parts, axis)) if len(parts) > 1 else box
     return box
 
 
