@@ -12,7 +12,7 @@ from tvm import relax
 from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.schedule import schedule_cuda
 from tests.unit.lower.test_cuda_lookups import kernels
-from tests.unit.lower.test_schedule_cuda import TARGET, lower, serial
+from tests.unit.lower.test_schedule_cuda import TARGET, in_shapes_of, lower, serial
 from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
 
 R = relax.op
@@ -33,9 +33,10 @@ def test_a_sum_of_rows_computes_the_product(rows: tuple[int, ...], length: int) 
     library = tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), target="llvm")
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((*rows, length)).astype(F), rng.standard_normal(length).astype(F)
-    tensors = [tvm.runtime.tensor(array) for array in (x, w, np.full((*rows, 1), np.nan, F))]
+    arrays = in_shapes_of(scheduled, (x, w, np.full((*rows, 1), np.nan, F)))
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
     library["main"](*tensors)
-    np.testing.assert_allclose(tensors[-1].numpy()[..., 0], x @ w, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tensors[-1].numpy().reshape(rows), x @ w, rtol=1e-4, atol=1e-4)
 
 
 def test_what_has_as_many_elements_is_part_of_it() -> None:

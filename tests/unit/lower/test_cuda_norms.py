@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,16 @@ from tvm import relax, tirx
 from packager.graph.normalize import Normalization, normalize
 from packager.lower.cuda.schedule import schedule_cuda
 from tests.unit.lower.test_cuda_algorithms import legalized
-from tests.unit.lower.test_schedule_cuda import TARGET, lower, serial
+from tests.unit.lower.test_schedule_cuda import (
+    TARGET,
+    functions,
+    in_shapes_of,
+    layer_norm,
+    lower,
+    relax_layer_norm,
+    serial,
+    softmax,
+)
 
 
 def normalized(x: np.ndarray, attributes: Normalization) -> np.ndarray:
@@ -58,3 +68,43 @@ def test_columns_are_normalized(shape: tuple[int, ...], attributes: Normalizatio
     x = (np.random.default_rng(0).standard_normal(shape) + 30).astype(dtype)
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got.reshape(shape), normalized(x, attributes), atol=2e-5)
+
+
+def gated_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, gate: np.ndarray) -> np.ndarray:
+    return layer_norm(x, scale, shift) * gate
+
+
+def relax_gated_norm(x: Any, scale: Any, shift: Any, gate: Any) -> Any:
+    return relax.op.multiply(relax_layer_norm(x, scale, shift), gate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "expected", "shapes", "together"),
+    [
+        (relax_layer_norm, layer_norm, [(2, 6, 10, 64), (64,), (64,)], 16),
+        (relax_layer_norm, layer_norm, [(2, 3, 9, 24), (24,), (24,)], 32),
+        (relax_layer_norm, layer_norm, [(1, 3, 9, 16), (16,), (16,)], 32),
+        (relax_layer_norm, layer_norm, [("n", 6, 10, 8), (8,), (8,)], 4),
+        (relax_layer_norm, layer_norm, [(2, 2, 3, 5, 96), (96,), (96,)], 8),
+        (relax.op.nn.softmax, softmax, [(2, 3, 4, 17, 49)], 4),
+        (relax.op.nn.softmax, softmax, [(2, 3, 197, 197)], 4),
+        # The gate of an image is side by side with nothing, its pixels are merged.
+        (relax_gated_norm, gated_norm, [(2, 6, 10, 64), (64,), (64,), (2, 1, 1, 64)], 8),
+        (relax_gated_norm, gated_norm, [(2, 6, 10, 64), (64,), (64,), (1, 6, 1, 64)], 2),
+    ],
+)
+def test_rows_of_images_share_thread_blocks(
+    make: Callable[..., Any], expected: Callable[..., Any], shapes: list[Any], together: int
+) -> None:
+    """Rows of several axes that do not divide each other, as those of images and of windows."""
+    (primfunc,) = functions(make, *((shape, "float16") for shape in shapes))
+    scheduled = schedule_cuda(primfunc, TARGET)
+    (launch,) = lower(scheduled)[1].values()
+    assert int(launch.extents["threadIdx.y"]) == together
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal([3 if e == "n" else e for e in shape]).astype("float16") for shape in shapes]
+    tensors = [tvm.runtime.tensor(a) for a in in_shapes_of(scheduled, (*arrays, np.full_like(arrays[0], np.nan)))]
+    tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
+    want = expected(*(array.astype(np.float64) for array in arrays))
+    np.testing.assert_allclose(tensors[-1].numpy().reshape(want.shape), want, rtol=2e-3, atol=4e-3)

@@ -399,9 +399,12 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
 
 
 def in_shapes_of(primfunc: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return arrays in the shapes that a schedule sees its parameters in; a symbolic shape is that of the array."""
-    shapes = [[int(e) if isinstance(e, tirx.IntImm) else None for e in p.shape] for p in primfunc.params]
-    return [a if None in shape else a.reshape(shape) for a, shape in zip(arrays, shapes, strict=True)]  # type: ignore[arg-type]
+    """Return arrays in the shapes that a schedule sees its parameters in; several symbolic extents are the array's."""
+    shapes = [[int(e) if isinstance(e, tirx.IntImm) else -1 for e in p.shape] for p in primfunc.params]
+    return [
+        a.reshape(shape if shape.count(-1) < 2 else [*shape[:-2], *a.shape[-2:]])
+        for a, shape in zip(arrays, shapes, strict=True)
+    ]
 
 
 @pytest.mark.sampled(2, every_value=False)

@@ -106,11 +106,14 @@ def _uses(load: Any, found: list[Any]) -> bool:
 
 
 def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:
-    """Reduce the rows per block to a divisor of their number, unless rows are a single axis, which can be guarded."""
+    """Reduce the rows per block to a divisor of their number, unless rows are a single axis, which can be guarded.
+
+    Of three axes that could not be merged, a divisor of the last one: TVM does not know quotients of others as affine.
+    """
     leads = [e for e in extents(sch, list(sch.get_loops(reduction))[: rows.lead]) if e != 1]
     if len(leads) <= 1:
         return rows
-    known = math.prod(extent for extent in leads if isinstance(extent, int))
+    known = math.prod(extent for extent in leads[-1 if len(leads) > 2 else 0 :] if isinstance(extent, int))
     count = rows.rows
     while known % count:
         count //= 2
@@ -130,7 +133,7 @@ def _short(long: Rows, sizes: list[Any]) -> Rows:
 def _in_registers(sch: s_tir.Schedule, long: Rows, length: int) -> Rows:
     sizes = [itemsize(b) for b in sch.mod["main"].params if _extents_of(b)[-1:] == [length]]
     width = min(VECTOR_BYTES // min(sizes, default=4), MAX_WIDE_BYTES // max(sizes, default=4))
-    while length % width:
+    while length % width or (width > 1 and length // width < MIN_THREADS - 1):
         width //= 2
     vectors = length // width
     if vectors <= WARP:

@@ -1,6 +1,8 @@
 """Gives rows that run along several axes, as those of instance normalizations of volumes, one axis instead.
 
-The schedules of rows hold vectors of one contiguous axis in registers or in shared memory.
+The schedules of rows hold vectors of one contiguous axis in registers or in shared memory. Where rows themselves have
+several axes, as those of images with channels last, these are merged, too: rows that share a thread block are found by
+quotients of quotients otherwise, which TVM does not know for the quasi-affine bindings that they are.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm.tirx.buffer import is_buffer_var
 
-from packager.graph.identity import same_objects
-from packager.lower.blocks import blocks, extents, is_reduction, kinds, loads
+from packager.graph.identity import IdentitySet, same_objects
+from packager.lower.blocks import blocks, extents, is_reduction, kinds, loads, variables
 
 
 def merge_rows(sch: s_tir.Schedule) -> s_tir.Schedule:
@@ -76,3 +78,72 @@ def _has(buffer: Any, rows: Sequence[int]) -> bool:
     """Whether the last axes of a buffer are those of rows."""
     shape = list(buffer.shape)[-len(rows) :]
     return len(shape) == len(rows) and all(int(a) == b for a, b in zip(shape, rows, strict=True))
+
+
+def merge_leading_axes(sch: s_tir.Schedule) -> s_tir.Schedule:
+    """Merge leading axes, along which no row runs, that are side by side in all that has them; in place if possible.
+
+    Parameters that have them are seen with fewer axes. Raises ScheduleError without a reduction.
+    """
+    found = blocks(sch)
+    reduction = next((block for block in found if is_reduction(sch, block)), None)
+    if reduction is None:
+        raise ScheduleError("no reduction")
+    axis = len(kinds(sch, reduction)) - kinds(sch, reduction).count(tirx.IterVar.CommReduce) - 2
+    while axis >= 0:
+        outer, inner = extents(sch, sch.get_loops(reduction))[axis : axis + 2]
+        if isinstance(outer, int) and isinstance(inner, int):
+            places = [_places(sch, block, axis, [outer, inner]) for block in found]
+            if all(each is not None for each in places):
+                _merge_pair(sch, found, axis, inner, places)
+                sch = s_tir.Schedule(s_tir.transform.StmtSimplify()(sch.mod), error_render_level="none")
+                found = blocks(sch)
+                reduction = next(block for block in found if is_reduction(sch, block))
+        axis -= 1
+    return sch
+
+
+def _places(sch: s_tir.Schedule, block: Any, axis: int, sizes: list[int]) -> dict[tuple[str, int], int] | None:
+    """Return at which of its axes each region that has them has two axes of a block; None if not both as a whole."""
+    pair = [var.var for var in sch.get(block).iter_vars[axis : axis + 2]]
+    if len(pair) < 2 or extents(sch, sch.get_loops(block))[axis : axis + 2] != sizes:
+        return None
+    body = sch.get(block).body
+    found: dict[tuple[str, int], int] = {}
+    accesses = [(load.source, list(load.indices)) for load in loads(body)]
+    accesses.append((sch.get(block).writes[0].source, list(body.indices)))
+    regions = {("read", number): region.source for number, region in enumerate(sch.get(block).reads)}
+    regions["write", 0] = sch.get(block).writes[0].source
+    for source, indices in accesses:
+        used = [at for at, index in enumerate(indices) if variables(index) & IdentitySet(pair)]
+        if not used:
+            continue
+        at = used[0]
+        shape = [extent if isinstance(extent, int) else getattr(extent, "value", None) for extent in source.shape]
+        if len(used) != 2 or not same_objects(indices[at : at + 2], pair) or shape[at : at + 2] != sizes:
+            return None
+        places = [key for key, region in regions.items() if region.same_as(source)]
+        if any(found.setdefault(key, at) != at for key in places):
+            return None
+    return found
+
+
+def _merge_pair(sch: s_tir.Schedule, found: list[Any], axis: int, inner: int, places: list[Any]) -> None:
+    def merged(at: int) -> Any:
+        return lambda *index: [*index[:at], index[at] * inner + index[at + 1], *index[at + 2 :]]
+
+    # A buffer of several blocks changes once, by the first of them.
+    changed: list[Any] = []
+    regions = [
+        (block, kind, number, at, (sch.get(block).reads if kind == "read" else sch.get(block).writes)[number].source)
+        for block, own in zip(found, places, strict=True)
+        for (kind, number), at in own.items()
+    ]
+    for block in found:
+        count = len(sch.get(block).iter_vars)
+        sch.transform_block_layout(block, tirx.IndexMap.from_func(merged(axis), ndim=count))
+    for block, kind, number, at, source in regions:
+        if source not in IdentitySet(changed):
+            index_map = tirx.IndexMap.from_func(merged(at), ndim=len(source.shape))
+            sch.transform_layout(block, (kind, number), index_map)
+            changed.append(source)

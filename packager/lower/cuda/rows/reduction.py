@@ -28,7 +28,7 @@ from packager.lower.blocks import (
     variables,
 )
 from packager.lower.cuda.rows.layout import Rows, lay_out_rows
-from packager.lower.cuda.rows.merge import merge_rows
+from packager.lower.cuda.rows.merge import merge_leading_axes, merge_rows
 
 # Elements that a thread loads ahead from a row in global memory.
 UNROLLED = 4
@@ -48,7 +48,9 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     for block in blocks(sch):
         _drop_unit_axes(sch, block)
     with contextlib.suppress(ScheduleError):
-        return _schedule(merge_rows(sch.copy()))
+        return _schedule(merge_leading_axes(merge_rows(sch.copy())))
+    with contextlib.suppress(ScheduleError):
+        return _schedule(merge_leading_axes(sch.copy()))
     return _schedule(sch)
 
 
@@ -90,8 +92,10 @@ def _schedule(sch: s_tir.Schedule) -> tirx.PrimFunc:
     if rows.steps > 1 and not rows.exact:
         for block in full:
             _keep_own(sch, block, rows)
-    # Raises if the cross-thread reduction cannot be lowered as scheduled.
-    s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
+    try:
+        s_tir.transform.LowerCrossThreadReduction()(s_tir.transform.CanonicalizeLoop()(sch.mod))
+    except ValueError as error:
+        raise ScheduleError("TVM cannot lower the reduction across threads") from error
     return sch.mod["main"]
 
 
