@@ -13,11 +13,12 @@ from tvm import relax
 
 from packager.graph.rewrite import apply, name_result
 from packager.ir.model import ImportedModel
+from packager.transforms.attention.canonical import canonical_attention
+from packager.transforms.attention.four_axes import with_four_axes
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.layout.batch_first import batch_first
 from packager.transforms.layout.slice_views import slice_before_views
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
-from packager.transforms.simplify.canonical_attention import canonical_attention
 from packager.transforms.simplify.flat_concats import flatten_concats
 from packager.transforms.simplify.gathers import simplify_gathers
 from packager.transforms.simplify.group_norms import group_norms_as_rows
@@ -44,6 +45,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = batch_first(slice_before_views(module))
+    module = apply(_TIDY, drop_no_ops(with_four_axes(module, len(model.signature.inputs))))
     module = canonical_attention(replace(model, module=module))
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
     module = join_slices(merge_products(module, len(model.signature.inputs)))

@@ -6,14 +6,13 @@ Exporters emit casts, views, scales and a mask between the softmax and the two m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 
 from packager.graph.attention.heads import scaled_by
-from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.dataflow import Dataflow, operator_of, scalar_of
 
 
 @dataclass(frozen=True)
@@ -138,35 +137,3 @@ def without_nan(flow: Dataflow, weights: Any) -> tuple[Any, ...] | None:
     condition, zero, other = choice.args
     fits = condition.same_as(tests[-1]) and other.same_as(weights) and scalar_of(zero) == 0.0
     return (*tests, result) if fits else None
-
-
-def find_result(flow: Dataflow, product: Any, shape: Sequence[Any]) -> tuple[bool, list[Any]]:
-    """Return whether rows precede heads in the result, and the views after the matmul that transpose it.
-
-    ``shape`` is the values' [batch, heads, rows, depth].
-    """
-    variable, covered = product, []
-    best: tuple[bool, list[Any]] = (False, [])
-    moved = False
-    while not flow.is_result(variable) and len(readers := flow.readers(variable)) == 1:
-        variable = readers[0]
-        call = flow.value(variable)
-        name = operator_of(call)
-        covered.append(variable)
-        if name == "permute_dims" and not moved:
-            source = shape_of(call.args[0])
-            if not source or len(source) != 4 or [int(axis) for axis in call.attrs.axes] != [0, 2, 1, 3]:
-                break
-            if not same(tuple(source[1:2]), tuple(shape[1:2])):
-                break
-            moved = True
-        elif name != "reshape":
-            break
-        if _has_rows(shape_of(variable) or (), (shape[1] if moved else 1) * shape[3]):
-            best = (moved, list(covered))
-    return best
-
-
-def _has_rows(extents: Sequence[Any], length: Any) -> bool:
-    """Whether the last axes of a tensor have ``length`` elements."""
-    return any(same(math.prod(extents[axis:]), length) for axis in range(len(extents)))

@@ -168,7 +168,7 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
     numbers: IdentityMap[int] = IdentityMap()
 
     def known(extents: Sequence[Any]) -> tuple[int, ...] | None:
-        sizes = tuple(_number(extent, numbers, shift) for extent in extents)
+        sizes = tuple(number_of(extent, numbers, shift) for extent in extents)
         return None if any(size < 0 for size in sizes) else sizes  # of large divisors: these primes say nothing of it
 
     shape = known(shape_of(operand.source) or ())
@@ -279,11 +279,11 @@ def _split(array: NDArray[Any], call: Any) -> list[NDArray[Any]]:
     return np.split(array, [int(index) for index in sections], axis)
 
 
-def _number(extent: Any, numbers: IdentityMap[int], shift: int) -> int:
+def number_of(extent: Any, numbers: IdentityMap[int], shift: int) -> int:
     """Evaluate an extent with a prime for each variable."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, tirx.Var):
         return numbers.setdefault(extent, PRIMES[(len(numbers) + shift) % len(PRIMES)])
-    known = structural_map(extent, (tirx.Var, lambda v: tirx.IntImm(str(v.ty.dtype), _number(v, numbers, shift))))
+    known = structural_map(extent, (tirx.Var, lambda v: tirx.IntImm(str(v.ty.dtype), number_of(v, numbers, shift))))
     return int(Analyzer().simplify(known))

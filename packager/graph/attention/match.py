@@ -1,7 +1,7 @@
 """Matches attention, softmax(scale * q k^T + mask) v, as exporters write it, with split and merged heads.
 
-``core`` traces from a softmax to both matmuls, ``heads`` from these to q, k and v in their sources, and ``masks``
-classifies the mask.
+``core`` traces from a softmax to both matmuls, ``heads`` from these to q, k and v in their sources, ``result`` to what
+reads the result, and ``masks`` classifies the mask.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packager.graph.attention.core import Scores, find_result, find_scores, find_weighted
+from packager.graph.attention.core import Scores, find_scores, find_weighted
 from packager.graph.attention.heads import Heads, Operand, follow_views, locate
 from packager.graph.attention.masks import read_mask
+from packager.graph.attention.result import find_result
 from packager.graph.dataflow import Dataflow, in_order, only_last_is_read, same, shape_of
 from packager.graph.identity import IdentitySet
 

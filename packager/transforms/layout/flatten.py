@@ -1,6 +1,7 @@
-"""Folds the NHWC->NCHW transpose before a flatten into the weights of the next matmul.
+"""Folds a transpose of what a reshape makes columns into the weights of the next matmul.
 
-Classifiers flatten NCHW, so after conversion to channels last a transpose precedes the first dense layer.
+Classifiers flatten NCHW, so after conversion to channels last a transpose precedes the first dense layer. Attention may
+have its heads side by side or interleaved.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from packager.graph.rewrite import map_bindings, rebuild_call
 def fold_flatten_transpose(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """Rewrite ``matmul(reshape(permute_dims(x)), w)`` in ``main`` to ``matmul(reshape(x), permuted w)``.
 
-    ``w`` is a constant matrix [K, M]; the reshape is from [N, ...] to [N, K]. Leaves dead transposes.
+    ``w`` is a constant matrix [K, M]; the reshape is from [..., *columns] to [..., K]. Other axes than those of columns
+    are transposed as before. Leaves dead transposes.
     """
     main = module["main"]
     flow, constants = Dataflow(main), computed_from_constants(main, num_inputs)
@@ -46,14 +48,29 @@ def _product(flow: Dataflow, constants: IdentitySet, call: Any) -> relax.Call | 
     if moved is None or moved.attrs.axes is None or len(flow.readers(call.args[0])) > 1:
         return None
     axes, weight = [int(axis) for axis in moved.attrs.axes], shape_of(call.args[1])
-    image, permuted, rows = shape_of(moved.args[0]), shape_of(moved), shape_of(flat)
-    if not image or not permuted or not rows or not weight or len(weight) != 2 or axes[0] != 0:
+    permuted, rows = shape_of(moved), shape_of(flat)
+    if not permuted or not rows or not weight or len(weight) != 2:
         return None
-    extents = permuted[1:]
-    known = [extent for extent in extents if isinstance(extent, int)]
-    if len(known) != len(extents) or not same(rows, (image[0], prod(known))):
+    count = _columns(permuted, rows[-1])
+    if count is None:
         return None
-    # Axis of the weights for each axis of the image; the columns are last.
-    order = [axes.index(axis) - 1 for axis in range(1, len(axes))]
-    matrix = relax.op.permute_dims(relax.op.reshape(call.args[1], (*known, weight[1])), [*order, len(known)])
-    return rebuild_call(call, relax.op.reshape(moved.args[0], flat.ty.shape), relax.op.reshape(matrix, weight))
+    lead, columns = axes[:-count], axes[-count:]
+    if columns == sorted(columns) or not same(prod(permuted[:-count]), prod(rows[:-1])):
+        return None
+    source = moved.args[0]
+    if [*lead, *sorted(columns)] != list(range(len(axes))):
+        source = relax.op.permute_dims(source, [*lead, *sorted(columns)])
+    # Axis of the weights for each axis of the columns in the order of the source; those of the result are last.
+    order = [columns.index(axis) for axis in sorted(columns)]
+    matrix = relax.op.permute_dims(relax.op.reshape(call.args[1], (*permuted[-count:], weight[1])), [*order, count])
+    return rebuild_call(call, relax.op.reshape(source, flat.ty.shape), relax.op.reshape(matrix, weight))
+
+
+def _columns(extents: tuple[Any, ...], length: Any) -> int | None:
+    """Return how many of the last axes have ``length`` elements together; None if none, or of a symbolic extent."""
+    for count in range(1, len(extents) + 1):
+        if not all(isinstance(extent, int) for extent in extents[-count:]):
+            return None
+        if prod(extents[-count:]) == length:
+            return count
+    return None

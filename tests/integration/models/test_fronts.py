@@ -134,6 +134,40 @@ class Windows(nn.Module):
         return self.attention(x.view(BATCH * 2, ROWS // 2, WIDTH)).view(x.shape)
 
 
+class Apart(nn.Module):
+    """Attention in windows that stand as axes of their own, ``leading`` in the order in which they precede rows.
+
+    ``result`` is the order of [*leading, rows, depth] in which the result is read.
+    """
+
+    def __init__(self, leading: str, result: str, core: Callable[..., Any]) -> None:
+        super().__init__()
+        self.leading, self.result, self.core = leading, result, core
+        self.qkv, self.o = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        windows = x.view(BATCH, 2, 2, ROWS // 4, WIDTH) if "x" in self.leading else x.view(BATCH, 4, ROWS // 4, WIDTH)
+        axes = "byxnshd" if "x" in self.leading else "bynshd"
+        parts = self.qkv(windows).view(*windows.shape[:-1], 3, HEADS, DEPTH)
+        q, k, v = parts.permute([axes.index(axis) for axis in "s" + self.leading + "nd"]).unbind(0)
+        made = self.core(q, k, v)
+        return self.o(made.permute([(self.leading + "nd").index(axis) for axis in self.result]).reshape(x.shape))
+
+
+class ChannelsFirst(nn.Module):
+    """Attention of images with channels before pixels: its result is values times transposed weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.o = nn.Conv2d(32, 3 * WIDTH, 1), nn.Conv2d(WIDTH, 32, 1)
+        self.bias = nn.Parameter(torch.randn(HEADS, 64, 64))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).view(2, HEADS, 3 * DEPTH, 64).chunk(3, 2)
+        weights = torch.softmax(q.transpose(-1, -2) @ k * DEPTH**-0.5 + self.bias, -1)
+        return self.o((v @ weights.transpose(-1, -2)).reshape(2, WIDTH, 8, 8))
+
+
 def scores(q: Any, k: Any) -> Any:
     return q @ k.transpose(-1, -2) / DEPTH**0.5
 
@@ -218,6 +252,33 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "indexed by heads": (Fused(lambda x: x.view(BATCH, ROWS, HEADS, 3, DEPTH).unbind(3), attend), ()),
 }
 
+PLAIN = lambda q, k, v: softmax(scores(q, k), v)  # noqa: E731
+OF_HEADS, OF_WINDOWS = torch.randn(HEADS, ROWS // 4, ROWS // 4), torch.randn(4, 1, ROWS // 4, ROWS // 4)
+CUT = LATER[: ROWS // 4, : ROWS // 4]
+FORMS |= {
+    "windows apart": (Apart("byh", "bynhd", PLAIN), ()),
+    "windows behind heads": (Apart("bhy", "bynhd", PLAIN), ()),
+    "heads interleaved": (Apart("bhy", "byndh", PLAIN), ()),
+    "heads first": (Apart("hby", "bynhd", PLAIN), ()),
+    "windows of two axes": (Apart("byxh", "byxnhd", PLAIN), ()),
+    "windows with biases": (Apart("byh", "bynhd", lambda q, k, v: softmax(scores(q, k) + OF_HEADS, v)), ()),
+    "windows with masks": (
+        Apart("byh", "bynhd", lambda q, k, v: softmax((scores(q, k) + OF_WINDOWS).masked_fill(CUT, -1e9), v)),
+        (),
+    ),
+    "biases behind heads": (
+        Apart("bhy", "bynhd", lambda q, k, v: softmax(scores(q, k) + OF_HEADS[:, None] + OF_WINDOWS[None, :, 0], v)),
+        (),
+    ),
+    "transposed weights": (
+        Apart(
+            "bhy",
+            "bynhd",
+            lambda q, k, v: (v.transpose(-1, -2) @ torch.softmax(scores(q, k), -1).transpose(-1, -2)).transpose(-1, -2),
+        ),
+        (),
+    ),
+}
 IMAGE = (torch.randn(2, 32, 8, 8),)
 
 
@@ -280,6 +341,7 @@ LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "group norm silu conv": (nn.Sequential(nn.GroupNorm(4, 32), nn.SiLU(), nn.Conv2d(32, 32, 3)), IMAGE),
     "conv group norm": (nn.Sequential(nn.Conv2d(32, 32, 3), nn.GroupNorm(8, 32), nn.ReLU()), IMAGE),
     "conv channel norm": (nn.Sequential(nn.Conv2d(32, 32, 3), ChannelNorm(32)), IMAGE),
+    "channels first": (ChannelsFirst(), IMAGE),
     "swiglu": (Gated(F.silu), ()),
     "geglu": (Gated(F.gelu, fused=True), ()),
     "geglu tanh": (Gated(lambda x: F.gelu(x, approximate="tanh"), fused=True), ()),
@@ -317,6 +379,10 @@ KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     ({"dense": 5}, ("two swiglus of few rows",)),
     ({"attention": 1, "dense": 2}, ("groups of one row", "groups of few rows")),
     ({"dense": 1}, ("rms", "rms one", "layer norm")),
+    ({"attention": 1, "dense": 2}, ("windows apart", "windows behind heads", "heads interleaved", "heads first")),
+    ({"attention": 1, "dense": 2}, ("windows of two axes", "windows with biases", "windows with masks")),
+    ({"attention": 1, "dense": 2}, ("biases behind heads", "transposed weights")),
+    ({"attention": 1, "conv2d": 2}, ("channels first",)),
 )
 TAKEN = {name: kinds for kinds, names in KINDS for name in names}
 FRONTS = ("onnx", "dynamo", "pt2")

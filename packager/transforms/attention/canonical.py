@@ -6,7 +6,7 @@ All masks are one tensor of [batch or 1, heads or 1, queries or 1, keys] that is
 rows without a finite score, which are NaN, are replaced by zeros only where a mask may leave such rows.
 
 A score that is replaced by a number has that number added instead: its weight is zero both ways, unless the row has no
-other score. ``canonical_masks.py`` computes the masks.
+other score. ``masks.py`` computes the masks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shap
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, rebuild_call
 from packager.ir.model import ImportedModel
-from packager.transforms.simplify.canonical_masks import Bindings, Masks, MaskStep
+from packager.transforms.attention.masks import Bindings, Masks, MaskStep
 
 LONGEST = 16  # operators between the first matmul and the softmax
 LEAST = -1e4  # scores below it count as this: a bound that exporters put to them, for masks that may be infinite

@@ -1,0 +1,1 @@
+"""Brings attention into the one form that backends match."""

@@ -1,0 +1,182 @@
+"""Writes attention of more axes than [batch, heads, rows, depth] with these four, and weights before what they weight.
+
+Models of windows have axes of images, of windows and of heads before those of rows, in any order. The axis of heads is
+the one that the result moves behind its rows, or the last of them; all others are one batch. Models with channels
+before pixels write values times transposed weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
+from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.transforms.attention.masks import Bindings
+
+LONGEST = 16  # operators between the first matmul and the softmax
+# Operators of scores, which other operands are broadcast to.
+_ELEMENTWISE = frozenset(("add", "astype", "divide", "maximum", "minimum", "multiply", "subtract", "where"))
+
+
+def with_four_axes(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Return the module with attention of more axes, and that with transposed weights, rewritten."""
+    flow = Dataflow(module["main"], module["main"].params[num_inputs:])
+
+    def replaced(binding: Any) -> list[Any]:
+        variable, call = binding.var, binding.value
+        found = _find(flow, variable, call) if operator_of(call) == "matmul" else None
+        return [binding] if found is None else found.rewritten(variable)
+
+    return map_bindings(module, replaced)
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """``chain``: the variables from scores to weights, of which the first reads ``product`` or is it.
+
+    ``transposed``: the result is values times transposed weights. ``heads`` is the axis of heads.
+    """
+
+    flow: Dataflow
+    chain: Sequence[Any]
+    values: Any
+    transposed: bool
+    heads: int
+
+    def rewritten(self, variable: Any) -> list[Any]:
+        """Return the bindings that replace that of the result."""
+        made = Bindings(variable)
+        values = made.bind(_swapped(self.values)) if self.transposed else self.values
+        leading = (shape_of(self.chain[-1]) or ())[:-2]
+        if len(leading) == 2:
+            result = relax.op.matmul(self.chain[-1], values)
+        else:
+            axes = _Axes(made, leading, self.heads)
+            product, *steps = self.chain
+            call = self.flow.value(product)
+            scores = made.bind(rebuild_call(call, *(axes.folded(operand) for operand in call.args)))
+            for before, step in zip(self.chain, steps, strict=False):
+                call = self.flow.value(step)
+                operands = [scores if a.same_as(before) else axes.broadcast(a) for a in call.args]
+                scores = made.bind(relax.Call(call.op, operands, call.attrs, call.ty_args))
+            result = axes.unfolded(made.bind(relax.op.matmul(scores, axes.folded(values))))
+        if self.transposed:
+            result = _swapped(made.bind(result))
+        return [*made.bindings, relax.VarBinding(variable, result)]
+
+
+def _find(flow: Dataflow, variable: Any, call: Any) -> _Attention | None:
+    """Return the attention whose result a matmul is, if it is to be rewritten."""
+    weights, values = call.args
+    swap = flow.call(values, "permute_dims")
+    found = _chain(flow, weights)
+    transposed = found is None and swap is not None and _swaps_last(swap) and _is_read_once(flow, values)
+    if transposed:
+        found, values = _chain(flow, swap.args[0]), weights
+    if found is None:
+        return None
+    shape = shape_of(found[-1]) or ()
+    fits = same((shape_of(values) or ())[:-2], shape[:-2])
+    if not fits or len(shape) < (4 if transposed else 5):
+        return None
+    return _Attention(flow, found, values, transposed, _heads(flow, variable, len(shape), transposed))
+
+
+def _chain(flow: Dataflow, weights: Any) -> list[Any] | None:
+    """Return the variables from the matmul of queries and keys to the weights; None if they are no such chain."""
+    found, softmax, shape = [weights], False, shape_of(weights) or ()
+    while len(found) < LONGEST:
+        variable = found[0]
+        call = flow.value(variable)
+        name = operator_of(call)
+        if not _is_read_once(flow, variable) or not same(shape_of(variable) or (), shape):
+            return None
+        if name == "matmul":
+            fits = all(same((shape_of(operand) or ())[:-2], shape[:-2]) for operand in call.args)
+            return found if softmax and fits and not any(flow.is_constant(operand) for operand in call.args) else None
+        if name == "nn.softmax" and not softmax and int(call.attrs.axis) % len(shape) == len(shape) - 1:
+            softmax = True
+        elif name not in _ELEMENTWISE:
+            return None
+        scores = [a for a in call.args if isinstance(a, relax.Var) and same(shape_of(a) or (), shape)]
+        if len(scores) > 1:  # one is a mask of all scores
+            scores = [a for a in scores if flow.value(a) is not None and _is_read_once(flow, a)]
+        if len(scores) != 1:
+            return None
+        found.insert(0, scores[0])
+    return None
+
+
+def _heads(flow: Dataflow, result: Any, rank: int, transposed: bool) -> int:
+    """Return which of the leading axes is that of heads."""
+    order = list(range(rank))
+    while len(readers := flow.readers(result)) == 1 and (call := flow.call(readers[0], "permute_dims")) is not None:
+        (result,) = readers
+        order = order[::-1] if call.attrs.axes is None else [order[int(axis)] for axis in call.attrs.axes]
+    rows = order.index(rank - 1 if transposed else rank - 2)
+    behind = [axis for axis in range(rank - 2) if order.index(axis) > rows]
+    if len(behind) == 1:
+        return behind[0]
+    return rank - 3
+
+
+class _Axes:
+    """Folds all of the ``leading`` axes but that of ``heads`` into one; new bindings are ``made``."""
+
+    def __init__(self, made: Bindings, leading: tuple[Any, ...], heads: int) -> None:
+        self.made = made
+        self.leading = leading
+        self.order = [axis for axis in range(len(leading)) if axis != heads] + [heads]
+
+    def folded(self, tensor: Any) -> Any:
+        """Return a tensor [*leading, rows, columns] as [batch, heads, rows, columns]."""
+        rank = len(self.leading)
+        moved = tensor
+        if self.order != list(range(rank)):
+            moved = self.made.bind(relax.op.permute_dims(tensor, [*self.order, rank, rank + 1]))
+        *others, heads, rows, columns = shape_of(moved) or ()
+        return self.made.bind(relax.op.reshape(moved, [math.prod(others), heads, rows, columns]))
+
+    def unfolded(self, tensor: Any) -> Any:
+        """Return the inverse of ``folded``."""
+        rank = len(self.leading)
+        extents = [self.leading[axis] for axis in self.order]
+        apart = relax.op.reshape(tensor, [*extents, *(shape_of(tensor) or ())[2:]])
+        if self.order == list(range(rank)):
+            return apart
+        back = [self.order.index(axis) for axis in range(rank)]
+        return relax.op.permute_dims(self.made.bind(apart), [*back, rank, rank + 1])
+
+    def broadcast(self, operand: Any) -> Any:
+        """Return what is broadcast to [*leading, rows, columns] in a shape that is to [batch, heads, rows, columns]."""
+        shape = shape_of(operand)
+        if not shape or len(shape) <= 2:
+            return operand
+        rank = len(self.leading)
+        whole = (*(1,) * (rank + 2 - len(shape)), *shape)
+        tensor = operand if len(shape) == len(whole) else self.made.bind(relax.op.reshape(operand, list(whole)))
+        if any(whole[axis] != 1 for axis in self.order[:-1]):
+            full = [whole[axis] if axis == self.order[-1] else self.leading[axis] for axis in range(rank)]
+            tensor = self.made.bind(relax.op.broadcast_to(tensor, [*full, *whole[rank:]]))
+        return self.folded(tensor)
+
+
+def _swapped(tensor: Any) -> Any:
+    rank = len(shape_of(tensor) or ())
+    return relax.op.permute_dims(tensor, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _swaps_last(call: Any) -> bool:
+    rank = len(shape_of(call.args[0]) or ())
+    axes = list(range(rank))[::-1] if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+    return axes == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _is_read_once(flow: Dataflow, variable: Any) -> bool:
+    return isinstance(variable, relax.Var) and len(flow.readers(variable)) == 1 and not flow.is_result(variable)
