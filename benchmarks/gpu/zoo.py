@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -95,8 +96,15 @@ def build_one(model: str, batch: int, targets: str, folder: Path, arch: str, hom
     place = "trial" if targets == "trial" else "greedy"
     options = {"precision": "fp16", "golden": 0, "place": place, "jobs": jobs}
     packager.build(path, path.with_suffix(".so"), targets=wanted, **options)
-    path.with_suffix(".time").write_text(f"{time.perf_counter() - start:.1f}")
+    made = {"seconds": round(time.perf_counter() - start, 1), "versions": versions()}
+    path.with_suffix(".json").write_text(json.dumps(made))
     path.unlink()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages whose models the zoo has: they may not compute the same."""
+    packages = {package.metadata["Name"]: package.version for package in metadata.distributions()}
+    return {name: packages[name] for name in ("timm", "torchvision", "transformers") if name in packages}
 
 
 def build(folder: Path, arch: str, home: str, only: str, jobs: int) -> None:
@@ -109,8 +117,9 @@ def build(folder: Path, arch: str, home: str, only: str, jobs: int) -> None:
         rest = [str(batch), targets, str(folder), arch, home, str(compilers)]
         command = [sys.executable, "-m", "benchmarks.gpu.zoo", "one", model, *rest]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        took = folder / f"{model}-{batch}-{targets}.time"
-        said = took.read_text() + " s" if done.returncode == 0 else f"FAILED {done.stderr[-600:]}"
+        made = folder / f"{model}-{batch}-{targets}.json"
+        built = done.returncode == 0
+        said = f"{json.loads(made.read_text())['seconds']} s" if built else f"FAILED {done.stderr[-600:]}"
         print("built", *case, said, flush=True)
 
     with ThreadPoolExecutor(jobs) as threads:
@@ -247,6 +256,9 @@ def run(folder: Path, output: Path, only: str, *, compiled: bool, profiled: bool
             found = measure(model, batch, paths, compiled=compiled, profiled=profiled)
         except Exception as failure:  # one that fails must not hide the others
             found = {"failed": f"{type(failure).__name__}: {str(failure)[-600:]}"}
+        made = next(iter(paths.values())).with_suffix(".json")
+        if made.exists() and (theirs := json.loads(made.read_text())["versions"]) != versions():
+            found["other_versions"] = theirs  # errors say nothing then
         report["cases"][f"{model}-{batch}"] = found
         print(f"{model}-{batch}", json.dumps(found), flush=True)
         output.write_text(json.dumps(report, indent=1) + "\n")

@@ -1,4 +1,7 @@
-"""Slices instead of splits: a slice fuses with what reads it on a GPU, a split is a kernel that copies all parts."""
+"""Slices instead of splits: a slice fuses with what reads it on a GPU, a split copies all parts.
+
+Slices also follow convolutions to channels last.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings
 
 VIEWS = ("reshape", "squeeze", "expand_dims")
+CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 # What does not fuse with what makes its operands.
-WHOLE = ("matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.layer_norm")
+WHOLE = ("matmul", "nn.layer_norm", *CONVOLUTIONS)
 
 
 def slice_splits(module: tvm.IRModule) -> tvm.IRModule:
-    """Replace the splits in ``main`` of which at most one part is needed in memory."""
+    """Replace the splits in ``main`` of which at most one part is needed in memory, or that a convolution reads."""
     flow = Dataflow(module["main"])
     parts: IdentityMap[Any] = IdentityMap()  # from a part to its slice
     for variable in flow.variables:
@@ -26,7 +30,8 @@ def slice_splits(module: tvm.IRModule) -> tvm.IRModule:
         fields = flow.readers(variable)
         if not all(isinstance(flow.value(field), relax.TupleGetItem) for field in fields):
             continue
-        if sum(_is_needed(flow, field) for field in fields) <= 1:
+        is_image = any(_is_convolved(flow, field) for field in fields)
+        if is_image or sum(_is_needed(flow, field) for field in fields) <= 1:
             for field in fields:
                 sliced = _slice_of(flow, variable, flow.value(field).index)
                 if sliced is not None:
@@ -49,6 +54,10 @@ def _is_needed(flow: Dataflow, variable: Any) -> bool:
         if name in VIEWS and _is_needed(flow, reader):
             return True
     return False
+
+
+def _is_convolved(flow: Dataflow, variable: Any) -> bool:
+    return any(flow.call(reader, *CONVOLUTIONS) is not None for reader in flow.readers(variable))
 
 
 def _slice_of(flow: Dataflow, split: Any, index: int) -> Any | None:

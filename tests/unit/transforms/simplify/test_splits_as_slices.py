@@ -43,11 +43,19 @@ def both_in_memory(emit: Any, x: Any) -> Any:
     return emit(R.matmul(emit(parts[0]), emit(R.reshape(emit(parts[1]), (2, 5, 6)))))
 
 
+def read_by_convolutions(emit: Any, x: Any) -> Any:
+    """As Inception-NeXt's: they follow the convolutions to channels last."""
+    image = emit(R.reshape(x, (2, 10, 6, 1)))
+    first, second, _ = (emit(emit(R.split(image, [4, 7], axis=1))[part]) for part in range(3))
+    window = relax.const(np.ones((3, 4, 3, 1), np.float32))
+    return emit(R.concat([emit(R.nn.conv2d(first, window, padding=(1, 0))), second], axis=1))
+
+
 def operators(module: Any) -> list[str]:
     return [operator_of(binding.value) for binding in bindings_of(module["main"])]
 
 
-@pytest.mark.parametrize("make", [gated, uneven, one_in_memory])
+@pytest.mark.parametrize("make", [gated, uneven, one_in_memory, read_by_convolutions])
 def test_parts_that_fuse_are_slices(make: Any) -> None:
     module = function(inputs(SHAPE), make)
     sliced = slice_splits(module)
