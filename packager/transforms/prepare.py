@@ -11,6 +11,7 @@ from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.layout.flatten import fold_flatten_transpose
+from packager.transforms.layout.padded_channels import pad_channels
 from packager.transforms.layout.planar import convolve_lines_as_images
 from packager.transforms.layout.softmax_last import to_last_axis
 from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
@@ -82,6 +83,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         tidy = apply(TIDY, module)
         volumes = find_volumes(tidy, num_inputs, wanted)
         module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows, volumes=volumes)
+        if wanted.planar_convolutions:
+            module = pad_channels(apply(TIDY, module), num_inputs)
     elif wanted.channels_last:
         module = to_last_axis(module)
         module = simplify_arithmetic(apply(TIDY, drop_no_ops(sink_reshapes(module))), num_inputs)
