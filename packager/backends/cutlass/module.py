@@ -47,7 +47,8 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
     options = target.options
     drafts = [draft_group(partition, options) for partition in partitions]
     revision = f"cutlass {cutlass.version} {templates_digest()} nvcc {toolkit.version}"
-    shipping, warnings = ship(drafts, options.candidates, read_records(options.tuning), revision)
+    records, calls = read_records(options.tuning), _calls(partitions)
+    shipping, warnings = ship(drafts, options.candidates, records, revision, calls)
     for group in drafts:
         group.reserve(shipping)
     kernels = [(config.source(archs), arch) for config, archs, arch in _kernels(drafts, shipping, options.arch)]
@@ -102,8 +103,12 @@ def kernels_for(partitions: Sequence[Partition], target: Target) -> list[tuple[K
     """Return the kernels that ``compile_partitions`` would compile without tuning records, and the arch of each."""
     options = target.options
     drafts = [draft_group(partition, options) for partition in partitions]
-    shipping, _ = ship(drafts, options.candidates, read_records(()), "")
+    shipping, _ = ship(drafts, options.candidates, read_records(()), "", _calls(partitions))
     return [(config, arch) for config, _, arch in _kernels(drafts, shipping, options.arch)]
+
+
+def _calls(partitions: Sequence[Partition]) -> dict[str, int]:
+    return {partition.name: len(partition.sites) for partition in partitions}
 
 
 def _kernels(

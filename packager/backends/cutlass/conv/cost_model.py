@@ -128,6 +128,9 @@ class ConvShape:
 def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, margin: float = MARGIN) -> Ranking:
     """Rank the kernels for a convolution; ``margin`` is as in ``rank_gemm``."""
 
+    def time(config: ConvConfig) -> float:
+        return _conv_microseconds(config, shape)
+
     def kernels(family: Family, margin: float = math.inf) -> list[ConvConfig]:
         dtype = multiplied(form.dtype, options)
         made: tuple[ConvConfig, ...]
@@ -140,10 +143,10 @@ def rank_conv(shape: ConvShape, form: GemmForm, options: CutlassOptions, *, marg
             if family == "sm90" and shape.channels <= LARGEST_PIXEL and shape.fits_rows(ELEMENTS[dtype].size):
                 made += row_portfolio(dtype, shape.channels * shape.window[1], shape.filters)
         fitting = [config for config in made if shape.fits_im2col or not isinstance(config.tile, Sm90Tile)]
-        return fastest(form.apply(fitting, options), lambda config: _conv_microseconds(config, shape), margin)
+        return fastest(form.apply(fitting, options), time, margin)
 
     problem = f"conv{len(shape.window)}d {form.dtype} {shape} {form.epilogue}"
-    return rank(problem, options.arch, kernels("sm90", margin), kernels("sm80"))
+    return rank(problem, options.arch, kernels("sm90", margin), kernels("sm80"), time)
 
 
 def _conv_microseconds(config: ConvConfig, shape: ConvShape) -> float:

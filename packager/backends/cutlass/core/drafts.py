@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +36,14 @@ class Candidate:
 class Ranking:
     """The candidates for a problem, best first; ``problem`` is the key of its tuning records.
 
-    ``workspace`` is the maximum workspace of the kernels, in bytes.
+    ``workspace`` is the maximum workspace of the kernels, in bytes. ``estimates`` are microseconds of each candidate,
+    if the cost model knows all of them.
     """
 
     problem: str
     candidates: tuple[Candidate, ...]
     workspace: int = 0
+    estimates: tuple[float, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether each GPU of the bundle has a kernel."""
@@ -129,11 +131,18 @@ class GroupDraft(ProblemMemory):
         return FunctionGroup(tuple(functions), workspaces=tuple(self.workspaces), packings=tuple(self.packings))
 
 
-def rank(problem: str, archs: Sequence[str], newest: Sequence[KernelConfig], plain: Sequence[KernelConfig]) -> Ranking:
+def rank(
+    problem: str,
+    archs: Sequence[str],
+    newest: Sequence[KernelConfig],
+    plain: Sequence[KernelConfig],
+    time: Callable[[Any], float] | None = None,
+) -> Ranking:
     """Rank the kernels of a bundle for ``archs``: ``newest`` on sm_90a, ``plain`` elsewhere; both are best first.
 
     Without ``newest``, sm_90a uses ``plain`` too. In a bundle for both, candidate i combines the i-th of each, or the
-    last. Empty if a GPU of the bundle would have no kernel.
+    last. Empty if a GPU of the bundle would have no kernel. ``time`` estimates the microseconds of a kernel; those of a
+    bundle for both are of sm_90a.
     """
     choices: list[list[Choice]] = []
     if newest and SM90A in archs:
@@ -143,4 +152,6 @@ def rank(problem: str, archs: Sequence[str], newest: Sequence[KernelConfig], pla
     if not all(choices):
         return Ranking(problem, ())
     ranks = range(max(map(len, choices)))
-    return Ranking(problem, tuple(Candidate(tuple(each[min(i, len(each) - 1)] for each in choices)) for i in ranks))
+    candidates = tuple(Candidate(tuple(each[min(i, len(each) - 1)] for each in choices)) for i in ranks)
+    estimates = () if time is None else tuple(time(candidate.choices[0].kernel) for candidate in candidates)
+    return Ranking(problem, candidates, estimates=estimates)

@@ -158,9 +158,9 @@ def rank_gemm(
         place = 0 if shape.rows <= FEW_ROWS or shape.depth <= SHORT_DEPTH else 1
         newest[place:place] = few if newest else []
         if options.split_k_slices == 1:
-            return rank(problem, options.arch, newest, [*few, *plain])
+            return rank(problem, options.arch, newest, [*few, *plain], None if few else time)
     if options.split_k_slices == 1 or shape.batch != 1 or not plain:
-        return rank(problem, options.arch, newest, plain)
+        return rank(problem, options.arch, newest, plain, time)
     # Second, so that it is shipped: it was asked for to be measured. The cost model does not estimate it.
     whole = plain[0].tile
     assert isinstance(whole, Sm80Tile)

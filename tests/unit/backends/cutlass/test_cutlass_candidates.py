@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from packager.backends.cutlass.candidates import Shipping, ship
+from packager.backends.cutlass.candidates import WORTH, Shipping, ship
 from packager.backends.cutlass.core.drafts import GroupDraft, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
@@ -20,6 +20,8 @@ FORM = GemmForm("float16", "float16", constant=True)
 BOTH = CutlassOptions(arch=("sm_80", "sm_90a"))
 HOPPER = CutlassOptions(arch=("sm_90a",))
 REVISION = "cutlass 1"
+ONCE = {"part": 1}
+SIZES = (((3136, 192), (1568, 192)), ((25088, 1536),))  # rows and columns
 SEVERAL = 1.3  # a margin within which there are more than three kernels
 
 
@@ -91,7 +93,7 @@ def shipped(found: Shipping, group: GroupDraft) -> list[list[str]]:
 
 def test_without_records_the_first_ones() -> None:
     group = draft(SHAPE)
-    found, warnings = ship([group], 3, make_records([]), REVISION)
+    found, warnings = ship([group], 3, make_records([]), REVISION, ONCE)
     assert shipped(found, group) == [names(group.functions[0].ranking)[:3]]
     assert warnings == ()
 
@@ -99,14 +101,14 @@ def test_without_records_the_first_ones() -> None:
 def test_winners_of_each_device_and_no_others() -> None:
     group = draft(SHAPE, replace(SHAPE, rows=64))
     records = [record(group, 0, 4), record(group, 0, 2, "b"), record(group, 0, 4, "c")]
-    found, _ = ship([group], 2, make_records(records), REVISION)
+    found, _ = ship([group], 2, make_records(records), REVISION, ONCE)
     ranked = [names(draft.ranking) for draft in group.functions]
     assert shipped(found, group) == [[ranked[0][4], ranked[0][2]], ranked[1][:2]]
 
 
 def test_records_of_other_kernels_are_ignored_with_a_warning() -> None:
     group = draft(SHAPE)
-    found, (warning,) = ship([group], 1, make_records([record(group, 0, 4, revision="cutlass 0")]), REVISION)
+    found, (warning,) = ship([group], 1, make_records([record(group, 0, 4, revision="cutlass 0")]), REVISION, ONCE)
     assert shipped(found, group) == [names(group.functions[0].ranking)[:1]]
     assert warning.startswith("gemm float16->float16 nt 1024x3072x768 batch 1 aligned 8 none: its tuning records")
 
@@ -116,7 +118,7 @@ def test_a_winner_of_another_list_of_architectures_is_found() -> None:
     group = draft(SHAPE)
     both = GroupDraft(name="both")
     both.add("gemm", rank_gemm(SHAPE, FORM, 768, BOTH, margin=SEVERAL))
-    found, _ = ship([both], 3, make_records([record(group, 0, 3)]), REVISION)
+    found, _ = ship([both], 3, make_records([record(group, 0, 3)]), REVISION, {"both": 1})
     ((winner,),) = shipped(found, both)
     assert winner.split("+")[0] == names(group.functions[0].ranking)[3]
 
@@ -125,6 +127,34 @@ def test_a_winner_of_another_list_of_architectures_is_found() -> None:
 def test_a_workspace_is_for_kernels_that_are_shipped(count: int, workspaces: int) -> None:
     group = GroupDraft(name="part")
     group.add("gemm", rank_gemm(SHAPE, FORM, 768, replace(HOPPER, split_k_slices=4)))
-    group.reserve(ship([group], count, make_records([]), REVISION)[0])
+    group.reserve(ship([group], count, make_records([]), REVISION, ONCE)[0])
     assert len(group.workspaces) == workspaces
     assert [name for name, _ in group.functions[0].fields].count("workspace") == workspaces
+
+
+def estimated(group: GroupDraft, found: Shipping) -> float:
+    rankings = [(draft.symbol, draft.ranking) for draft in group.functions]
+    return sum(ranking.estimates[ranking.candidates.index(found[symbol][0])] for symbol, ranking in rankings)
+
+
+@pytest.mark.parametrize(("often", "kernels"), [(1, 3), (4, 2)])
+def test_problems_share_kernels_that_are_not_worth_their_compilation(often: int, kernels: int) -> None:
+    """The shorter a problem takes beside others, the less it is worth a kernel of its own."""
+    others, large = (draft(*(replace(SHAPE, rows=rows, columns=columns) for rows, columns in sizes)) for sizes in SIZES)
+    large.name = "large"
+    for function in large.functions:
+        function.symbol = "large"
+    calls = {"part": 1, "large": often}
+    found, _ = ship([others, large], 1, make_records([]), REVISION, calls)
+    assert len(set(found.values())) == kernels
+    apart = {each.symbol: each.ranking.candidates[:1] for each in (*others.functions, *large.functions)}
+    times = [estimated(others, given) + often * estimated(large, given) for given in (found, apart)]
+    assert times[1] <= times[0] <= (1 + WORTH * (3 - kernels)) * times[1]
+    several, _ = ship([others, large], 2, make_records([]), REVISION, calls)
+    assert [each[0] for each in several.values()] == [each[0] for each in apart.values()]
+
+
+def test_tuned_problems_keep_the_winner_and_lend_it() -> None:
+    group = draft(SHAPE, replace(SHAPE, rows=1000))
+    found, _ = ship([group], 1, make_records([record(group, 0, 2)]), REVISION, ONCE)
+    assert shipped(found, group)[0] == [names(group.functions[0].ranking)[2]]
