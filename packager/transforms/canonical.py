@@ -27,6 +27,7 @@ from packager.transforms.simplify.merge_products import merge_products
 from packager.transforms.simplify.modulated_convs import unmodulate_convs
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
+from packager.transforms.simplify.slice_norms import slice_before_norms
 from packager.transforms.simplify.splits import slice_splits
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
 
@@ -44,7 +45,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
-    module = batch_first(slice_before_views(module))
+    module = batch_first(slice_before_views(slice_before_norms(module)))
     module = apply(_TIDY, drop_no_ops(with_four_axes(module, len(model.signature.inputs))))
     module = canonical_attention(replace(model, module=module))
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
