@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,14 @@ class Values:
                 continue
             if not any(isinstance(extent, tirx.Var) for extent in parameter):
                 continue  # a schedule may see a static shape as another one of as many elements
-            for declared, actual in zip(parameter, argument.shape, strict=True):
+            for declared, actual in _side_by_side(parameter, argument.shape):
                 if isinstance(declared, tirx.Var):
                     names.setdefault(declared, symbolic.to_extent(actual, self.names))
         return names
+
+
+def _side_by_side(declared: Sequence[Any], actual: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Return each extent that a schedule sees with that of the argument, of which it may have merged static ones."""
+    if len(declared) != len(actual):
+        declared, actual = ([e for e in each if not isinstance(e, int | tirx.IntImm)] for each in (declared, actual))
+    return zip(declared, actual, strict=True)

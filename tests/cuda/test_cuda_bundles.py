@@ -271,3 +271,19 @@ def test_a_toolkit_that_is_named_must_be_there(net: Path, tmp_path: Path) -> Non
 def test_the_driver_is_not_needed_to_load(bundle: Path) -> None:
     with packager.load(bundle) as loaded:
         assert [info.name for info in loaded.inputs] == ["image"]
+
+
+def test_rows_of_any_number_of_images_share_thread_blocks(tmp_path: Path, driver: Path) -> None:
+    """A schedule sees the pixels of an image as one axis behind that of images, whose extent a run has."""
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[n,1,8,8] image) => (float[n,2,4,8] y)
+        <int64[4] shape = {0, 2, 4, 8}> { r = Reshape(image, shape) y = LayerNormalization(r, scale, shift) }
+    """
+    weights = {name: np.ones(8, np.float32) for name in ("scale", "shift")}
+    model = save(text, weights, tmp_path / "m.onnx")
+    bundle = packager.build(model, tmp_path / "m.so", targets="cuda -arch=sm_90a", dims={"n": (1, 8)}, golden=0)
+    logs = record(bundle, driver, "off")
+    for n in ("1", "5"):
+        (launch,) = (line.split() for line in logs[n][0] if line.startswith("launch"))
+        assert launch[2:4] == [f"grid={n},1,1", "block=4,8,1"]
