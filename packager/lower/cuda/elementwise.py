@@ -197,7 +197,12 @@ def vectorize(sch: s_tir.Schedule, block: Any, joins: Sequence[Any] = ()) -> Any
     width = vector_width(sch, block, last)
     if width == 1:
         raise ScheduleError("no vectors")
-    contiguous = [b for b in reads_of(sch, block) if is_contiguous(sch, block, b)]
+    contiguous = [
+        buffer
+        for buffer in reads_of(sch, block)
+        if is_contiguous(sch, block, buffer)
+        and all(is_aligned(sch, block, load, width) for load in loads_of(sch, block, buffer))
+    ]
     joined = IdentitySet(sch.get(join).writes[0].source for join in joins)
     check_aligned(sch, joins, width)
     if not joined <= IdentitySet(contiguous):

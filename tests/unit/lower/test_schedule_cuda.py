@@ -248,6 +248,10 @@ def lookups(places: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.stack([table[place.astype(int)] for place in places.T], axis=1)
 
 
+def relax_gated_part(x: Any, gate: Any) -> Any:
+    return R.multiply(R.strided_slice(x, [3], [0], [16]), gate)
+
+
 def relax_phases(x: Any) -> Any:
     """Four phases of a transposed convolution, interleaved, without the outermost rows and columns."""
     parts = R.permute_dims(R.reshape(x, (2, 4, 6, 2, 2, 16)), [0, 1, 3, 2, 4, 5])
@@ -362,6 +366,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("rotary_narrow", relax_rotary, rotary, [((2, 3, 5, 40), H), ((5, 40), F), ((5, 40), F)], [0]),
     ("lookups", relax_lookups, lookups, [(("n", 2), F), ((7, 64), F)], [1, 9, 40]),
     ("slice", lambda x: R.strided_slice(x, [1], [1], [17]), lambda x: x[:, 1:17], [(("n", 24), H)], [3]),
+    ("gated part", relax_gated_part, lambda x, g: x[..., :16] * g, [(("n", 5, 2, 19), H), (("n", 5, 2, 16), H)], [3]),
     ("sum_rows", lambda x: R.sum(x, axis=[0]), lambda x: x.sum(0), [((4096, 96), F)], [0]),
     ("sum_rows_odd", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [(("n", 100, 33), F)], [1, 3]),
     ("mean_tokens", lambda x: R.mean(x, axis=[1]), lambda x: x.mean(1), [(("n", 128, 256), H)], [1, 3]),
@@ -646,11 +651,23 @@ def test_a_scatter_is_spread_over_threads(make: Callable[..., Any], inputs: list
     assert len(changed.kernel.parameters) == len(function.parameters) - 1
 
 
-def test_bytes_that_do_not_lie_side_by_side_are_no_vector() -> None:
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (R.bitwise_not, [((3, 4, 5, 6), "uint8")]),
+        (relax_gated_part, [((2, 3, 5, 19), H), ((2, 3, 5, 16), H)]),
+        (relax_gated_part, [(("n", 3, 5, 20), H), (("n", 3, 5, 16), H)]),
+        (lambda x: R.sum(R.strided_slice(x, [2], [0], [16]), axis=[1]), [((2, 64, 19), H)]),
+    ],
+)
+def test_what_is_not_aligned_is_no_vector(make: Callable[..., Any], inputs: list[tuple[Shape, str]]) -> None:
     """TVM writes vectors of more than four indices that nvcc refuses."""
-    (primfunc,) = functions(R.bitwise_not, ((3, 4, 5, 6), "uint8"))
+    (primfunc,) = functions(make, *inputs)
     source, _ = lower(schedule_cuda(primfunc, TARGET))
-    assert "longlong4" not in source[source.rindex("__global__") :]
+    kernel = source[source.rindex("__global__") :]
+    assert "longlong4" not in kernel
+    assert "(uint4*)(p0" not in kernel
+    assert ("(uint4*)(p1" in kernel) == (len(inputs) == 2)
 
 
 @pytest.mark.parametrize("shape", [(4, 1000), (4, 6), (1000, 64)])
