@@ -200,13 +200,12 @@ def _narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | 
 
 def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
     """Return how many columns a thread accumulates: a full vector of the narrowest operand."""
-    operands = _contiguous_operands(sch, reduction)
-    sizes = [itemsize(buffer) for buffer in operands]
-    rows = [getattr(buffer.shape[-1], "value", 1) for buffer in operands]  # of which it may read a part
-    if not sizes or not isinstance(extent, int):
+    if not (operands := _contiguous_operands(sch, reduction)) or not isinstance(extent, int):
         return 1
-    result = itemsize(sch.get(reduction).writes[0].source)
-    width = min(VECTOR_BYTES // min(sizes), MAX_WIDE_BYTES // max(*sizes, result))
+    rows = [getattr(buffer.shape[-1], "value", 1) for buffer in operands]  # of which it may read a part
+    sizes = [itemsize(buffer) for buffer in operands]
+    most = max(*sizes, itemsize(sch.get(reduction).writes[0].source))
+    width = min(VECTOR_BYTES // min(sizes), MAX_WIDE_BYTES // most)
     while any(length % width for length in (extent, *rows)):
         width //= 2
     return width
