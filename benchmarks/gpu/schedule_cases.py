@@ -146,6 +146,9 @@ MEMORY: dict[str, tuple[tuple[Write, Write], tuple[Input, ...], tuple[int, ...]]
     "softmax_dyn": (SOFTMAX, (t(8, 12, N, N),), (1, 33, 384, 1023, 1024)),
     "softmax2048_f32": (SOFTMAX, (t(N, 2048, dtype=F),), (1, 65536)),
     "layernorm768": (LAYER_NORM, norm(N, 128, 768), (1, 7, 1024)),
+    # Of images and of windows: rows of several axes that do not divide each other.
+    "layernorm_image": (LAYER_NORM, norm(N, 56, 56, 96), (1, 128)),
+    "softmax_windows": (SOFTMAX, (t(N, 64, 3, 49, 49),), (1, 256)),
     "layernorm768_bf16": (LAYER_NORM, norm(N, 768, dtype=B), (7, 131072)),
     "layernorm4096_f32": (LAYER_NORM, norm(N, 4096, dtype=F), (3, 16384)),
     "layernorm16384": (LAYER_NORM, norm(8192, 16384), ()),

@@ -71,7 +71,7 @@ def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False, repeated: b
     v = follow_views(flow, flow.value(weighted.product).args[1], widely=widely, repeated=repeated)
     if q is None or keys_first is None or v is None or v.scale != 1.0:
         return None
-    rows_first, after = find_result(flow, weighted.product, (*q.shape[:2], *v.shape[2:]))
+    rows_first, after = find_result(flow, weighted.product, (*q.shape[:3], v.shape[3]))
     core = [softmax, weighted.product, scores.product, *scores.covered, *weighted.covered, *after]
     inner = IdentitySet([*core, *q.views, *keys_first.views, *v.views])
     operands = [q, keys_first.transposed(), v]

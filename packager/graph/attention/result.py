@@ -20,7 +20,7 @@ from packager.graph.identity import IdentityMap
 def find_result(flow: Dataflow, product: Any, shape: Sequence[Any]) -> tuple[bool, list[Any]]:
     """Return whether rows precede heads in the result, and the views after the matmul that transpose it.
 
-    ``shape`` is the values' [batch, heads, rows, depth].
+    ``shape`` is the result's [batch, heads, rows, depth].
     """
     heads_of_rows, rows_of_heads = (_views(flow, product, shape, rows_first) for rows_first in (False, True))
     rows_first = len(rows_of_heads) > len(heads_of_rows)

@@ -38,7 +38,7 @@ def with_four_axes(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Attention:
-    """``chain``: the variables from scores to weights, of which the first reads ``product`` or is it.
+    """``chain``: the variables from the matmul of queries and keys to the weights of ``values``.
 
     ``transposed``: the result is values times transposed weights. ``heads`` is the axis of heads.
     """

@@ -81,7 +81,7 @@ def _has(buffer: Any, rows: Sequence[int]) -> bool:
 
 
 def merge_leading_axes(sch: s_tir.Schedule) -> s_tir.Schedule:
-    """Merge leading axes, along which no row runs, that are side by side in all that has them; in place if possible.
+    """Merge leading axes, along which no row runs, that are side by side in all that has them.
 
     Parameters that have them are seen with fewer axes. Raises ScheduleError without a reduction.
     """
@@ -105,10 +105,11 @@ def merge_leading_axes(sch: s_tir.Schedule) -> s_tir.Schedule:
 
 def _places(sch: s_tir.Schedule, block: Any, axis: int, sizes: list[int]) -> dict[tuple[str, int], int] | None:
     """Return at which of its axes each region that has them has two axes of a block; None if not both as a whole."""
-    pair = [var.var for var in sch.get(block).iter_vars[axis : axis + 2]]
+    pair, body = [var.var for var in sch.get(block).iter_vars[axis : axis + 2]], sch.get(block).body
     if len(pair) < 2 or extents(sch, sch.get_loops(block))[axis : axis + 2] != sizes:
         return None
-    body = sch.get(block).body
+    if not isinstance(body, tirx.BufferStore):
+        return None
     found: dict[tuple[str, int], int] = {}
     accesses = [(load.source, list(load.indices)) for load in loads(body)]
     accesses.append((sch.get(block).writes[0].source, list(body.indices)))
