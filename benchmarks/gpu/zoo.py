@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,11 @@ def build_one(model: str, batch: int, targets: str, folder: Path, arch: str, hom
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages whose models the zoo has: they may not compute the same."""
-    packages = {package.metadata["Name"]: package.version for package in metadata.distributions()}
-    return {name: packages[name] for name in ("timm", "torchvision", "transformers") if name in packages}
+    found = {}
+    for name in ("timm", "torchvision", "transformers"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def build(folder: Path, arch: str, home: str, only: str, jobs: int) -> None:

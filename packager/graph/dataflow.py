@@ -51,6 +51,10 @@ class Dataflow:
         """Whether the function returns it, possibly in a tuple."""
         return variable in self._results
 
+    def is_read_once(self, variable: Any) -> bool:
+        """Whether one binding reads a variable, and the function does not return it."""
+        return isinstance(variable, relax.Var) and len(self.readers(variable)) == 1 and not self.is_result(variable)
+
     def is_constant(self, variable: Any) -> bool:
         """Whether it is a constant of the model."""
         return variable in self.constants

@@ -148,14 +148,10 @@ def _trace(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep
     traced = [
         (deeper[0], [*deeper[1], step])
         for operand, step in found
-        if _is_read_once(flow, operand) and (deeper := _trace(flow, operand, left - 1)) is not None
+        # Whatever else reads scores would compute them again.
+        if flow.is_read_once(operand) and (deeper := _trace(flow, operand, left - 1)) is not None
     ]
     return traced[0] if len(traced) == 1 else None
-
-
-def _is_read_once(flow: Dataflow, operand: Any) -> bool:
-    """Whether nothing else reads scores: it would compute them again."""
-    return isinstance(operand, relax.Var) and len(flow.readers(operand)) == 1 and not flow.is_result(operand)
 
 
 def _unscaled(flow: Dataflow, made: Bindings, operand: Any) -> tuple[Any, float]:

@@ -17,9 +17,9 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
 from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.transforms.attention.canonical import LONGEST
 from packager.transforms.attention.masks import Bindings
 
-LONGEST = 16  # operators between the first matmul and the softmax
 # Operators of scores, which other operands are broadcast to.
 _ELEMENTWISE = frozenset(("add", "astype", "divide", "maximum", "minimum", "multiply", "subtract", "where"))
 
@@ -76,7 +76,7 @@ def _find(flow: Dataflow, variable: Any, call: Any) -> _Attention | None:
     weights, values = call.args
     swap = flow.call(values, "permute_dims")
     found = _chain(flow, weights)
-    transposed = found is None and swap is not None and _swaps_last(swap) and _is_read_once(flow, values)
+    transposed = found is None and swap is not None and _swaps_last(swap) and flow.is_read_once(values)
     if transposed:
         found, values = _chain(flow, swap.args[0]), weights
     if found is None:
@@ -95,7 +95,7 @@ def _chain(flow: Dataflow, weights: Any) -> list[Any] | None:
         variable = found[0]
         call = flow.value(variable)
         name = operator_of(call)
-        if not _is_read_once(flow, variable) or not same(shape_of(variable) or (), shape):
+        if not flow.is_read_once(variable) or not same(shape_of(variable) or (), shape):
             return None
         if name == "matmul":
             fits = all(same((shape_of(operand) or ())[:-2], shape[:-2]) for operand in call.args)
@@ -106,7 +106,7 @@ def _chain(flow: Dataflow, weights: Any) -> list[Any] | None:
             return None
         scores = [a for a in call.args if isinstance(a, relax.Var) and same(shape_of(a) or (), shape)]
         if len(scores) > 1:  # one is a mask of all scores
-            scores = [a for a in scores if flow.value(a) is not None and _is_read_once(flow, a)]
+            scores = [a for a in scores if flow.value(a) is not None and flow.is_read_once(a)]
         if len(scores) != 1:
             return None
         found.insert(0, scores[0])
@@ -176,7 +176,3 @@ def _swaps_last(call: Any) -> bool:
     rank = len(shape_of(call.args[0]) or ())
     axes = list(range(rank))[::-1] if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
     return axes == [*range(rank - 2), rank - 1, rank - 2]
-
-
-def _is_read_once(flow: Dataflow, variable: Any) -> bool:
-    return isinstance(variable, relax.Var) and len(flow.readers(variable)) == 1 and not flow.is_result(variable)

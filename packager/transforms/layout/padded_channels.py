@@ -48,10 +48,7 @@ def pad_channels(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
 
 class _Padder:
-    """``wide`` are values with channels added, ``plain`` those without, of original variables, made on demand.
-
-    Values in ``computed`` are computed with channels added, which are finite.
-    """
+    """``wide`` are values with channels added, which are finite, ``plain`` those without, made on demand."""
 
     def __init__(self, module: tvm.IRModule, num_inputs: int) -> None:
         self.module, self.main = module, module["main"]

@@ -79,7 +79,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         self.flow = Dataflow(main)
         values = self.flow.values
         links = IdentityMap((v, link) for v, value in values.items() if (link := self._link(value)) is not None)
-        inner = IdentitySet(v.source for v in links.values() if v.source in links and self._is_read_once(v.source))
+        inner = IdentitySet(v.source for v in links.values() if v.source in links and self.flow.is_read_once(v.source))
         chains = [(values[v], self._chain(v, links, inner)) for v in links if v not in inner]
         self.powers = IdentitySet(value for value in values.values() if _exponent(value) in (2.0, 3.0, 0.75))
         self.chains = IdentityMap((call, chain) for call, chain in chains if chain.shortens)
@@ -98,9 +98,6 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return relax.op.multiply(root, self.builder_.emit(relax.op.sqrt(root)))
         square = relax.op.multiply(base, base)
         return square if exponent == 2.0 else relax.op.multiply(self.builder_.emit(square), base)
-
-    def _is_read_once(self, variable: Any) -> bool:
-        return len(self.flow.readers(variable)) == 1 and not self.flow.is_result(variable)
 
     def _is_constant(self, operand: Any) -> bool:
         return _number(operand) is not None or operand in self.constants
@@ -124,7 +121,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         made = self.flow.call(source, *CONVOLUTIONS)
         takes_scale = (
             made is not None
-            and self._is_read_once(source)
+            and self.flow.is_read_once(source)
             and self._is_constant(made.args[1])
             and str(made.attrs.out_layout).startswith("NC")
             and _output_axis(made) is not None

@@ -139,7 +139,7 @@ def _find(flow: Dataflow, constant: IdentitySet, variable: Any) -> tuple[Any, _M
 
 def _commutes(flow: Dataflow, variable: Any, resizing: Resizing) -> bool:
     """Whether what only a convolution reads is a sum along other axes than that of channels, without other values."""
-    alone = len(flow.readers(variable)) == 1 and not flow.is_result(variable)
+    alone = flow.is_read_once(variable)
     return alone and 1 not in resizing.axes and not any(resizing.cropped)
 
 

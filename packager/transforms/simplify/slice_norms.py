@@ -39,7 +39,7 @@ def _norm(flow: Dataflow, call: Any) -> Any | None:
     """Return the normalization that a slice reads rows of, which nothing else does."""
     parts = slice_of(call)
     norm = flow.call(call.args[0], *NORMS) if parts is not None else None
-    if parts is None or norm is None or flow.is_result(call.args[0]) or len(flow.readers(call.args[0])) > 1:
+    if parts is None or norm is None or not flow.is_read_once(call.args[0]):
         return None
     rank = len(shape_of(norm) or ())
     axes = {int(axis) % rank for axis in norm.attrs.axes}

@@ -176,6 +176,10 @@ def softmax(masked: Any, v: Any) -> Any:
     return torch.softmax(masked, -1) @ v
 
 
+def plain(q: Any, k: Any, v: Any) -> Any:
+    return softmax(scores(q, k), v)
+
+
 def interleaved(x: Any) -> Any:
     return x.repeat_interleave(HEADS // x.shape[1], 1)
 
@@ -225,7 +229,7 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sdpa groups": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=2), ()),
     "interleaved groups": (Attention(lambda q, k, v: attend(q, interleaved(k), interleaved(v)), kv_heads=2), ()),
     "one head repeated": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=1), ()),
-    "divided": (Attention(lambda q, k, v: softmax(scores(q, k), v)), ()),
+    "divided": (Attention(plain), ()),
     "queries scaled": (Attention(lambda q, k, v: softmax(q * 0.2 @ k.transpose(-1, -2), v)), ()),
     "keys scaled": (Attention(lambda q, k, v: softmax(q @ (k / 5).transpose(-1, -2), v)), ()),
     "both scaled": (Attention(lambda q, k, v: softmax((q * 0.4) @ (k.transpose(-1, -2) * 0.4), v)), ()),
@@ -237,7 +241,7 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "two masks": (Attention(lambda q, k, v, m: softmax(scores(q, k) + ALIBI + m, v)), (CAUSAL,)),
     "mask and where": (Attention(lambda q, k, v, m: softmax((scores(q, k) + m).masked_fill(LATER, -1e4), v)), (ALIBI,)),
     "float32 softmax": (Attention(lambda q, k, v: torch.softmax(scores(q, k).float(), -1).to(q.dtype) @ v), ()),
-    "one head of keys": (Attention(lambda q, k, v: softmax(scores(q, k), v), kv_heads=1), ()),
+    "one head of keys": (Attention(plain, kv_heads=1), ()),
     "three axes": (Attention(in_three_axes), ()),
     "rotary": (Attention(lambda q, k, v: attend(rotated(q), rotated(k), v, is_causal=True)), ()),
     "multihead": (MultiHead(), ()),
@@ -252,15 +256,14 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "indexed by heads": (Fused(lambda x: x.view(BATCH, ROWS, HEADS, 3, DEPTH).unbind(3), attend), ()),
 }
 
-PLAIN = lambda q, k, v: softmax(scores(q, k), v)  # noqa: E731
 OF_HEADS, OF_WINDOWS = torch.randn(HEADS, ROWS // 4, ROWS // 4), torch.randn(4, 1, ROWS // 4, ROWS // 4)
 CUT = LATER[: ROWS // 4, : ROWS // 4]
 FORMS |= {
-    "windows apart": (Apart("byh", "bynhd", PLAIN), ()),
-    "windows behind heads": (Apart("bhy", "bynhd", PLAIN), ()),
-    "heads interleaved": (Apart("bhy", "byndh", PLAIN), ()),
-    "heads first": (Apart("hby", "bynhd", PLAIN), ()),
-    "windows of two axes": (Apart("byxh", "byxnhd", PLAIN), ()),
+    "windows apart": (Apart("byh", "bynhd", plain), ()),
+    "windows behind heads": (Apart("bhy", "bynhd", plain), ()),
+    "heads interleaved": (Apart("bhy", "byndh", plain), ()),
+    "heads first": (Apart("hby", "bynhd", plain), ()),
+    "windows of two axes": (Apart("byxh", "byxnhd", plain), ()),
     "windows with biases": (Apart("byh", "bynhd", lambda q, k, v: softmax(scores(q, k) + OF_HEADS, v)), ()),
     "windows with masks": (
         Apart("byh", "bynhd", lambda q, k, v: softmax((scores(q, k) + OF_WINDOWS).masked_fill(CUT, -1e9), v)),

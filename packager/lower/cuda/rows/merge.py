@@ -120,7 +120,7 @@ def _places(sch: s_tir.Schedule, block: Any, axis: int, sizes: list[int]) -> dic
         if not used:
             continue
         at = used[0]
-        shape = [extent if isinstance(extent, int) else getattr(extent, "value", None) for extent in source.shape]
+        shape = [getattr(extent, "value", None) for extent in source.shape]
         if len(used) != 2 or not same_objects(indices[at : at + 2], pair) or shape[at : at + 2] != sizes:
             return None
         places = [key for key, region in regions.items() if region.same_as(source)]
