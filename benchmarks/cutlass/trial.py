@@ -10,7 +10,8 @@ from benchmarks.cutlass.problems import Problem, Product
 from packager.backends.cutlass.conv.kernels import ConvConfig
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.gemm.cost_model import SMS, ceil_div
-from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm90Tile
+from packager.backends.cutlass.gemm.kernels import GemmConfig
+from packager.backends.cutlass.gemm.tilings import Sm90Tile
 
 DTYPE = "float16"
 BOTH, ROWS, COLUMNS, NONE = (2, 2), (2, 1), (1, 2), (1, 1)

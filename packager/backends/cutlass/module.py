@@ -20,6 +20,7 @@ from packager.backends.cutlass.core.drafts import GroupDraft
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm
+from packager.backends.cutlass.gemm.gated import GatedProblem, add_gated
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
 from packager.backends.cutlass.recurrent.problem import RecurrentProblem, add_recurrent
@@ -85,6 +86,8 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
             add_attention(problem, arguments, group, options)
         case MatmulProblem() as problem:
             add_gemm(problem, arguments, group, options, flops)
+        case GatedProblem() as problem:
+            add_gated(problem, arguments, group, options, flops)
         case BlockProblem() as problem:
             rows = most_elements(problem.rows, partition.function.params, partition.bounds)
             add_block_gemm(problem, arguments, group, options, rows)

@@ -11,12 +11,14 @@ from packager.backends.cutlass.attention.problem import rank_attention, read_att
 from packager.backends.cutlass.conv.problem import read_convolution
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import read_block_gemm
+from packager.backends.cutlass.gemm.gated import read_gated
 from packager.backends.cutlass.gemm.problem import read_gemm
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.backends.cutlass.recurrent.problem import find_recurrent
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.products.epilogues import chains
+from packager.graph.products.gated import gated_products
 from packager.graph.products.quantized import quantized_chains
 from packager.graph.recurrent import NAME as RECURRENT
 
@@ -31,6 +33,9 @@ def make_searches(options: CutlassOptions) -> list[Search]:
                 yield Found(found.variables, problem)
 
     def product(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+        for gated in gated_products(flow, anchor):
+            if (gates := read_gated(flow, gated, options)) is not None:
+                yield Found(gated.variables, gates)
         read = read_gemm if operator_of(flow.value(anchor)) == "matmul" else read_convolution
         for chain in chains(flow, anchor):
             if (problem := read(flow, chain, options)) is not None:

@@ -21,7 +21,8 @@ from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm, DequantizeBlocks
 from packager.backends.cutlass.gemm.few_rows import FewRowsGemm
-from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm80Tile, Sm90Tile
+from packager.backends.cutlass.gemm.kernels import GemmConfig
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.kernels import QuantizedConfig
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.errors import UsageError, valid_names

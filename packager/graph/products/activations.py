@@ -61,7 +61,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "nn.silu": ACTIVATIONS["silu"],
 }
 VIEWS = ("astype", "reshape")
-LONGEST = 16  # operators; the longest form that exporters write has ten
+LONGEST = 16  # operators beside views; the longest form that exporters write has ten
 
 
 def find_activations(flow: Dataflow, source: Any) -> list[tuple[str, list[Any]]]:
@@ -72,7 +72,7 @@ def find_activations(flow: Dataflow, source: Any) -> list[tuple[str, list[Any]]]
     values: IdentityMap[Array] = IdentityMap([(source, SAMPLES)])
     members: list[Any] = []
     found = []
-    while len(members) < LONGEST and (step := _next(flow, [source, *members], values)) is not None:
+    while _operators(flow, members) < LONGEST and (step := _next(flow, [source, *members], values)) is not None:
         variable, value = step
         values[variable] = value
         members.append(variable)
@@ -82,6 +82,10 @@ def find_activations(flow: Dataflow, source: Any) -> list[tuple[str, list[Any]]]
             if flow.is_result(variable):
                 break
     return found
+
+
+def _operators(flow: Dataflow, members: Sequence[Any]) -> int:
+    return sum(operator_of(flow.value(member)) not in VIEWS for member in members)
 
 
 def _next(flow: Dataflow, known: Sequence[Any], values: IdentityMap[Array]) -> tuple[Any, Array] | None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.gemm.kernels import Family
+from packager.backends.cutlass.gemm.tilings import Family
 from packager.bundle.dtypes import FLOATS, HALVES
 from packager.codegen.templates import MARK, render
 

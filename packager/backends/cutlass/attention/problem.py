@@ -22,7 +22,7 @@ from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.kernels import Family
+from packager.backends.cutlass.gemm.tilings import Family
 from packager.bundle.dtypes import FLOATS, storage_dtype
 from packager.graph.dataflow import same, shape_of
 from packager.graph.identity import IdentityMap

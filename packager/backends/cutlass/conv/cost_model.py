@@ -33,7 +33,7 @@ from packager.backends.cutlass.gemm.cost_model import (
     fastest,
     multiplied,
 )
-from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile, Tile
+from packager.backends.cutlass.gemm.tilings import Family, Sm80Tile, Sm90Tile, Tile
 
 # As TIMES, per step of 128 bytes of channels of one element of the window. Fitted on an H200 to the convolutions of
 # ResNet-50 of batch 1, 8 and 32, and to narrower and wider ones, of 16 to 1280 channels (benchmarks/cutlass/fp16.py,

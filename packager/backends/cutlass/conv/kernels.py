@@ -14,7 +14,8 @@ from functools import partial
 from packager.backends.cutlass.conv.groups import group_width
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelSource
-from packager.backends.cutlass.gemm.kernels import TYPES, Family, Sm80Tile, Sm90Tile, Tile, TiledConfig
+from packager.backends.cutlass.gemm.kernels import TYPES, TiledConfig
+from packager.backends.cutlass.gemm.tilings import Family, Sm80Tile, Sm90Tile, Tile
 
 # tfloat32 is float32 in memory whose products are rounded, as for GEMM.
 SM90_TYPES = ("float16", "bfloat16", "tfloat32")

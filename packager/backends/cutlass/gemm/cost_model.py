@@ -13,8 +13,9 @@ from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.few_rows import few_rows_kernels
-from packager.backends.cutlass.gemm.kernels import GemmConfig, Sm80Tile, Sm90Tile, Tile, TiledConfig
+from packager.backends.cutlass.gemm.kernels import GemmConfig, TiledConfig
 from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, has_gates
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ SM80_START, SM80_WAVE, SM80_RATE = 2.0, 1.0, 1.8e6
 class GemmForm:
     """What all kernels for a product or a convolution have in common; see GemmConfig.
 
-    ``constant``: b of a product is a constant of the bundle, which no kernel computes.
+    ``constant``: b of a product is a constant of the bundle, which no kernel computes. ``gated``: half of the columns
+    are gates of the others.
     """
 
     dtype: str
@@ -98,11 +100,12 @@ class GemmForm:
     activation: str = "none"
     residual: bool = False
     constant: bool = False
+    gated: bool = False
 
     @property
     def epilogue(self) -> str:
         """The epilogue as a part of the key of tuning records."""
-        return f"{self.activation}{' residual' * self.residual}"
+        return f"{self.activation}{' residual' * self.residual}{' gated' * self.gated}"
 
     def describe(self, shape: GemmShape, divisor: int) -> str:
         """Return the key of tuning records of a product: everything that decides which kernel is the fastest."""
@@ -113,6 +116,8 @@ class GemmForm:
     def apply(self, kernels: Iterable[Config], options: CutlassOptions) -> list[Config]:
         """Return kernels with this epilogue."""
         make = partial(replace, activation=self.activation, residual=self.residual, fast_math=options.use_fast_math)
+        if self.gated:
+            make, kernels = partial(make, gated=True), (kernel for kernel in kernels if has_gates(kernel.tile))
         return list(map(make, kernels))
 
 
@@ -151,7 +156,7 @@ def rank_gemm(
     newest: list[KernelConfig] = [*(kernels("sm90", alignment, margin) if aligned else ())]
     newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, alignment)
-    if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and form.constant:
+    if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and form.constant and not form.gated:
         few = few_rows_kernels(
             shape.rows, dtype, form.out, form.activation, form.residual, fast_math=options.use_fast_math
         )

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, fits, has_gates
 from packager.codegen.templates import MARK, render
 from packager.ir.activations import CLIP, LEAKY_RELU
 
@@ -20,8 +21,6 @@ SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900
 # As kStreamBlocksPerSm of templates/cutlass/gemm/gemm.h.
 STREAM_BLOCKS_PER_SM = 2
-
-Family = Literal["sm90", "sm80"]
 
 
 @dataclass(frozen=True)
@@ -58,86 +57,6 @@ ACTIVATIONS = {
     "tanh": True,
 }
 IDENTITY = "cutlass::epilogue::thread::Identity"
-# CUTLASS's schedules of the main loop and of the epilogue.
-SCHEDULES = {
-    "plain": ("KernelTmaWarpSpecialized", "TmaWarpSpecialized"),
-    "pingpong": ("KernelTmaWarpSpecializedPingpong", "TmaWarpSpecialized"),
-    "cooperative": ("KernelTmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative"),
-}
-
-
-@dataclass(frozen=True)
-class Sm90Tile:
-    """The tiling of an sm90 kernel: ``shape`` is (M, N, K) of a block, ``cluster`` blocks along M and N.
-
-    For a convolution M are pixels of the output, N filters and K channels. ``stages`` 0 is as many as fit.
-    ``epilogue`` is the epilogue's tile, None CUTLASS's default. ``blocks`` is the minimum number of blocks per SM,
-    where its shared memory allows. A ``swapped`` kernel solves the transposed problem, for few rows: its shape is
-    (N, M, K) of the problem.
-    """
-
-    shape: tuple[int, int, int]
-    cluster: tuple[int, int] = (1, 1)
-    schedule: str = "pingpong"
-    stages: int = 0
-    epilogue: tuple[int, int] | None = None
-    blocks: int = 1
-    swapped: bool = False
-
-    family = "sm90"
-    slices = 1
-
-    @property
-    def name(self) -> str:
-        """The tile as a part of a kernel's name."""
-        parts = ["x".join(map(str, self.shape)), f"c{self.cluster[0]}x{self.cluster[1]}", self.schedule]
-        parts += [f"s{self.stages}"] if self.stages else []
-        parts += [f"e{self.epilogue[0]}x{self.epilogue[1]}"] if self.epilogue else []
-        parts += [f"b{self.blocks}"] if self.blocks > 1 else []
-        return "_".join(parts + ["t"] * self.swapped)
-
-    def values(self) -> dict[str, Any]:
-        """Return the values of templates."""
-        schedule, epilogue_schedule = SCHEDULES[self.schedule]
-        schedules = {"schedule": schedule, "epilogue_schedule": epilogue_schedule, "epilogue_tile": self.epilogue}
-        return {**vars(self), "tile": self.shape, **schedules}
-
-
-@dataclass(frozen=True)
-class Sm80Tile:
-    """The tiling of an sm80 kernel: ``shape`` is (M, N, K) of a block, ``warp`` (M, N) of a warp.
-
-    ``slices`` blocks share a tile, each with a part of K; 0 is stream-K, as many as fill the GPU. Unless it is 1,
-    GEMMs need a workspace, and batches are not split; in a convolution the slices are a cluster, which needs sm90.
-    """
-
-    shape: tuple[int, int, int]
-    warp: tuple[int, int]
-    stages: int
-    slices: int = 1
-
-    family = "sm80"
-
-    @property
-    def name(self) -> str:
-        """The tile as a part of a kernel's name."""
-        shape, warp = "x".join(map(str, self.shape)), "x".join(map(str, self.warp))
-        return "_".join([shape, f"w{warp}", f"s{self.stages}"] + [f"k{self.slices}"] * (self.slices != 1))
-
-    def values(self) -> dict[str, Any]:
-        """Return the values of templates."""
-        return {**vars(self), "tile": self.shape}
-
-
-Tile = Sm90Tile | Sm80Tile
-
-
-def fits(tile: Tile, out: str) -> bool:
-    """Return whether rows of the epilogue's tile are made of whole rows of shared memory, of 128 bytes or less."""
-    if isinstance(tile, Sm80Tile) or tile.epilogue is None:
-        return True
-    row = tile.epilogue[1] * ELEMENTS[out].size
-    return row <= 128 or row % 128 == 0
 
 
 def functor(activation: str, result: str, *, fast_math: bool) -> str:
@@ -212,7 +131,8 @@ class GemmConfig(TiledConfig):
     begins to load before earlier kernels are complete. ``alignment`` is the number of elements per access of a and b:
     K, leading dimensions and strides between matrices are multiples of it, and so is N where b is [k, n]; pointers are
     aligned alike. Bias, c and d are accessed ``out_alignment`` elements at a time. ``residual`` is whether c is read.
-    Raises ValueError for what the templates do not support.
+    ``gated``: b and bias have twice the columns of d, those of gates, which are activated, and those that these
+    multiply, interleaved by eights (gemm_gated.h). Raises ValueError for what the templates do not support.
     """
 
     tile: Tile
@@ -224,8 +144,11 @@ class GemmConfig(TiledConfig):
     residual: bool = False
     fast_math: bool = False
     early: bool = False
+    gated: bool = False
 
     def _wrong(self) -> str:
+        if self.gated and (self.residual or self.b_rows or not has_gates(self.tile)):
+            return "gates are columns of an sm90 tile of [n, k] with no residual"
         if self.early and (self.b_rows or isinstance(self.tile, Sm80Tile)):
             return "constant matrices are loaded early as [n, k] by TMA"
         element, size = TYPES[self.dtype], ELEMENTS[self.dtype].size
@@ -271,7 +194,9 @@ class GemmConfig(TiledConfig):
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
         parts = ["pk_gemm", self.tile.family, *types, "tt" if self.b_rows else "tn", self.tile.name]
         parts += [f"a{self.alignment}"] if isinstance(self.tile, Sm80Tile) else []
-        return "_".join([*parts, self.form_name] + ["c"] * self.residual + ["early"] * self.early)
+        return "_".join(
+            [*parts, self.form_name] + ["c"] * self.residual + ["early"] * self.early + ["gated"] * self.gated
+        )
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -285,6 +210,9 @@ class GemmConfig(TiledConfig):
             compute="float",
             b_rows=self.b_rows,
             early=self.early,
+            gated=self.gated,
+            ends="Ends" if self.gated else "Epilogue",
+            result_columns=self.tile.shape[1] // 2,
             alignment=self.alignment,
             alignment_d=self.out_alignment,
             instruction=(16, 8, 32 // element.size),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from packager.backends.cutlass.core.element_types import ELEMENTS
-from packager.backends.cutlass.gemm.kernels import TYPES, Sm80Tile, Sm90Tile, Tile, fits
+from packager.backends.cutlass.gemm.kernels import TYPES
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, fits
 
 # K is in elements of 16 bits.
 SM90 = (

@@ -13,8 +13,9 @@ from typing import Literal
 
 from packager.backends.cutlass.core.element_types import ELEMENTS, FLOAT8, vector_of
 from packager.backends.cutlass.core.kernel import KernelSource
-from packager.backends.cutlass.gemm.kernels import Sm80Tile, Sm90Tile, Tile, TiledConfig, fits
+from packager.backends.cutlass.gemm.kernels import TiledConfig
 from packager.backends.cutlass.gemm.tiles import SM90
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, fits
 from packager.bundle.dtypes import FLOATS
 
 Operation = Literal["gemm", "conv"]

@@ -15,7 +15,7 @@ from packager.backends.cutlass.attention.kernels import (
     Sm90Attention,
     portfolio,
 )
-from packager.backends.cutlass.gemm.kernels import Family
+from packager.backends.cutlass.gemm.tilings import Family
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
 ARCHS = ("sm_90a",)

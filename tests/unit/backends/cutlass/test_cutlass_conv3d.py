@@ -19,7 +19,7 @@ from packager.backends.cutlass.conv.kernels import ConvConfig, volume_portfolio
 from packager.backends.cutlass.conv.problem import ConvProblem
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm
-from packager.backends.cutlass.gemm.kernels import Sm80Tile, Sm90Tile
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile
 from tests.stages import placed_file, problems
 
 ONES, THREES = (1, 1, 1), (3, 3, 3)

@@ -13,7 +13,7 @@ import pytest
 from cutlass_kernel_builder import HostKernel, host_builds
 
 from packager.backends.cutlass.conv.kernels import ConvConfig, group_portfolio, portfolio, volume_portfolio
-from packager.backends.cutlass.gemm.kernels import Family, Sm80Tile, Sm90Tile
+from packager.backends.cutlass.gemm.tilings import Family, Sm80Tile, Sm90Tile
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
 SIZES = ((3, 64), (4, 64), (8, 64), (16, 32), (64, 64), (96, 40), (256, 1000), (512, 512), (6, 6), (7, 9))

@@ -18,8 +18,9 @@ from packager.backends.cutlass.core.compile_kernels import compile_kernels, find
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, TYPES, GemmConfig, Sm80Tile, Sm90Tile
+from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, TYPES, GemmConfig
 from packager.backends.cutlass.gemm.tiles import portfolio
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, has_gates
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.resources import folder
 
@@ -40,6 +41,8 @@ def configurations() -> Iterator[GemmConfig]:
                 yield replace(plain, residual=True)
                 if family == "sm90" and not b_rows:
                     yield replace(plain, early=True)
+                    if has_gates(tile):
+                        yield replace(plain, early=True, gated=True)
                 for activation in (*ACTIVATIONS, *PARAMETRIZED):
                     yield replace(plain, activation=activation)
                     yield replace(plain, activation=activation, fast_math=True)
@@ -140,6 +143,9 @@ WRONG = {
     "constant matrices are loaded early": {"early": True, "b_rows": True},
     "b of tfloat32 is": {"dtype": "tfloat32", "out": "float32", "alignment": 4, "b_rows": True},
     "no layout of float32": {"tile": Sm90Tile((128, 144, 64), epilogue=(128, 48)), "out": "float32"},
+    "gates are columns of an sm90 tile": {"gated": True, "residual": True},
+    "gates are columns of": {"gated": True, "tile": Sm90Tile((64, 32, 128), swapped=True)},
+    "gates are columns": {"gated": True, "tile": Sm80Tile((64, 64, 64), (32, 32), 5)},
     "1 elements cannot be copied": {"tile": Sm80Tile((64, 64, 64), (32, 32), 5), "alignment": 1},
 }
 
@@ -272,3 +278,17 @@ def test_fill_tells_of_what_it_lacks(built: Built) -> None:
     for lacking in ("workspace", "counters"):
         assert (built.fill(k=4096, lda=4096, ldb=4096, **{lacking: 0}) is None) == (not tma)
     assert built.fill(workspace=0, m=11 * 64, n=12 * 64, ldc=768, ldd=768) is not None
+
+
+@pytest.mark.slow
+def test_gates_are_columns_of_b_and_none_of_d(tmp_path: Path) -> None:
+    config = GemmConfig(Sm90Tile((64, 64, 64)), "float16", "float16", 8, activation="silu", early=True, gated=True)
+    built = Built(config, build_host(config, tmp_path))
+    launch = built.fill(c=0, beta=0)
+    assert launch is not None
+    assert launch.grid[0] * launch.grid[1] * launch.grid[2] == 2 * 6  # tiles of 100 rows and 384 columns
+    maps = (ctypes.c_uint64 * 8 * 8).in_dll(built.host.library, "recorded")
+    assert [tuple(each[:3]) for each in maps[:3]] == [(0x1000, 256, 100), (0x2000, 256, 384), (0x4000, 192, 100)]
+    assert built.fill(c=0, beta=0, bias=0x5000) is not None
+    for values in ({"n": 188}, {"bias": 0x5002}, {"ldd": 100}, {"n": 1 << 30, "ldd": 1 << 30}):
+        assert built.fill(c=0, beta=0, **values) is None, values

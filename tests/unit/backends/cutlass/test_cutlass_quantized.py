@@ -26,7 +26,8 @@ from packager.backends.cutlass.core.compile_kernels import HEADER_FOLDERS, compi
 from packager.backends.cutlass.core.element_types import vector_of
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape
-from packager.backends.cutlass.gemm.kernels import ACTIVATIONS, Sm80Tile, Sm90Tile
+from packager.backends.cutlass.gemm.kernels import ACTIVATIONS
+from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.cost_model import rank_quantized_conv, rank_quantized_gemm
 from packager.backends.cutlass.quantized.kernels import FULL, OUTPUTS, QuantizedConfig, portfolio
 from packager.backends.cutlass.quantized.problem import read_quantized

@@ -1,0 +1,138 @@
+"""Gated products with constant matrices: from a match in a model to a problem and its kernels, for sm_90a alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packager.backends.cutlass.core.drafts import GroupDraft, Ranking
+from packager.backends.cutlass.core.options import SM90A, CutlassOptions
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.bundle.dtypes import HALVES, storage_dtype
+from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.identity import IdentityMap
+from packager.graph.products.conv2d import read_geometry
+from packager.graph.products.epilogues import Chain
+from packager.graph.products.gated import Gated
+from packager.graph.products.matmul import pack_columns, read_matmul
+from packager.ir.primitives import Packing, Parameter
+
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
+
+# Columns of gates that lie side by side, as templates/cutlass/gemm/gemm_gated.h has them.
+EIGHT = 8
+# Fewer rows have kernels of their own, whose time is that of reading the weights.
+FEWEST_ROWS = 17
+
+
+@dataclass(frozen=True)
+class GatedProblem:
+    """``a`` [rows, depth] times gates and factors of ``columns`` columns each, which ``matrices`` hold.
+
+    ``rows`` are extents to multiply. The matrices, one or two, are [depth, columns], of ``filters`` [columns, depth].
+    """
+
+    gated: Gated
+    a: Any
+    matrices: tuple[Any, ...]
+    dtype: str
+    out: str
+    rows: tuple[Any, ...]
+    columns: int
+    depth: int
+    filters: bool
+
+
+def read_gated(flow: Dataflow, gated: Gated, options: CutlassOptions) -> GatedProblem | None:
+    """Return the problem of a gated product, or None if no kernel supports it."""
+    a, matrix = flow.value(gated.anchor).args[:2]
+    out = str(gated.result.ty.dtype)
+    read = _read_filters if operator_of(flow.value(gated.anchor)) == "nn.conv2d" else _read_matrix
+    extents = read(flow, gated.products[0])
+    if options.arch != (SM90A,) or extents is None or out != str(a.ty.dtype) or out not in HALVES:
+        return None
+    rows, columns, depth = extents
+    columns = columns if len(gated.products) == 2 else columns // 2
+    matrices = tuple(flow.value(product.anchor).args[1] for product in gated.products)
+    biases = [product.bias for product in gated.products if product.bias is not None]
+    if not all(map(flow.is_constant, (*matrices, *biases))) or columns % EIGHT:
+        return None
+    if all(isinstance(extent, int) for extent in rows) and math.prod(rows) < FEWEST_ROWS:
+        return None
+    filters = read is _read_filters
+    problem = GatedProblem(gated, a, matrices, str(matrix.ty.dtype), out, rows, columns, depth, filters)
+    return problem if _rank(problem, options, FEWEST_ROWS) else None
+
+
+def add_gated(
+    problem: GatedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
+) -> None:
+    """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
+    known = [extent for extent in problem.rows if isinstance(extent, int)]
+    rows = math.prod(known)
+    if len(known) < len(problem.rows):
+        rows = max(1, flops // max(1, 4 * problem.columns * problem.depth))
+    draft = group.add("gemm", _rank(problem, options, rows))
+    layout = f"{'nk' if problem.filters else 'kn'}_gate{problem.gated.gate}"
+
+    def packed(constants: tuple[Any, ...], layout: str, pack: Any) -> Parameter:
+        places = tuple(arguments[constant] for constant in constants)
+        return group.packed(Packing(places, layout, partial(pack, problem.gated.gate)))
+
+    draft.pointer("a", Parameter("argument", arguments[problem.a]))
+    draft.pointer("b", packed(problem.matrices, layout, _pack_filters if problem.filters else _pack_matrices))
+    biases = tuple(product.bias for product in problem.gated.products if product.bias is not None)
+    if biases:
+        pack = partial(_pack_biases, problem.out)
+        draft.pointer("bias", packed(biases, f"{problem.out}_gate{problem.gated.gate}", pack))
+    draft.pointer("d", Parameter("argument", len(arguments), written=True))
+    n, k = problem.columns, problem.depth
+    draft.set(m=problem.rows, n=n, k=k, batch=1, lda=k, ldb=k, ldd=n)
+    draft.set_float(alpha=problem.gated.products[0].scale)
+
+
+def interleave(gate: int, rows: Array) -> Array:
+    """Return rows of gates and of factors, of whose halves ``gate`` is the index of the first, in turns of eight."""
+    half = len(rows) // 2
+    halves = rows.reshape(2, half // EIGHT, EIGHT, *rows.shape[1:])
+    return np.stack([halves[gate], halves[1 - gate]], axis=1).reshape(rows.shape)
+
+
+def _pack_matrices(gate: int, *matrices: Array) -> Array:
+    return interleave(gate, np.concatenate([pack_columns(matrix) for matrix in matrices]))
+
+
+def _pack_filters(gate: int, *filters: Array) -> Array:
+    return interleave(gate, np.concatenate([each.reshape(len(each), -1) for each in filters]))
+
+
+def _pack_biases(dtype: str, gate: int, *biases: Array) -> Array:
+    return interleave(gate, np.concatenate([bias.reshape(-1) for bias in biases]).astype(storage_dtype(dtype)))
+
+
+def _read_matrix(flow: Dataflow, chain: Chain) -> tuple[tuple[Any, ...], int, int] | None:
+    """Return the rows, columns and depth of a product with a constant matrix."""
+    product = read_matmul(flow, replace(chain, bias=None))
+    if product is None or not product.constant or product.dtype not in HALVES:
+        return None
+    return product.rows, product.columns, product.depth
+
+
+def _read_filters(flow: Dataflow, chain: Chain) -> tuple[tuple[Any, ...], int, int] | None:
+    """Return those of a convolution of single pixels."""
+    conv = read_geometry(flow, chain.anchor)
+    if conv is None or not conv.is_product or conv.dtype not in HALVES or chain.scale != 1.0:
+        return None
+    return (conv.batch, *conv.result), conv.filters, conv.channels
+
+
+def _rank(problem: GatedProblem, options: CutlassOptions, rows: int) -> Ranking:
+    fixed = all(isinstance(extent, int) for extent in problem.rows)
+    shape = GemmShape(rows, 2 * problem.columns, problem.depth, 1, fixed)
+    form = GemmForm(problem.dtype, problem.out, activation=problem.gated.activation, constant=True, gated=True)
+    return rank_gemm(shape, form, math.gcd(problem.columns, problem.depth), options)
