@@ -28,6 +28,7 @@ from packager.transforms.simplify.modulated_convs import unmodulate_convs
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
 from packager.transforms.simplify.slice_norms import slice_before_norms
+from packager.transforms.simplify.small_products import sum_small_products
 from packager.transforms.simplify.splits import slice_splits
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
 
@@ -48,6 +49,6 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = batch_first(slice_before_views(slice_before_norms(module)))
     module = apply(_TIDY, drop_no_ops(with_four_axes(module, len(model.signature.inputs))))
     module = canonical_attention(replace(model, module=module))
-    module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
+    module = apply(_TIDY, drop_no_ops(reshape_unit_axes(sum_small_products(module))))
     module = join_slices(merge_products(module, len(model.signature.inputs)))
     return replace(model, module=name_result(module, result))

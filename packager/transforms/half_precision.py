@@ -56,7 +56,7 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
 class _Converter:
     """``full`` and ``half`` map original variables to their values in each type, created on demand.
 
-    ``unrounded`` has those values in float32 that only a scale or a shift may read before they are rounded.
+    ``unrounded`` has those values in float32 that only a scale, a shift or a sum may read before they are rounded.
     """
 
     def __init__(self, main: relax.Function, num_inputs: int, dtype: str) -> None:
@@ -90,7 +90,10 @@ class _Converter:
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
             self.half[variable] = self.builder.emit(relax.op.add(*operands), name)
-        elif halved and (operator == NORMALIZE or self._scales(value) or self._reshapes(value)):
+        elif halved and operator == "relax.sum" and value.args[0] in self.unrounded:
+            full = self.builder.emit(map_operands(value, self._before_rounding))
+            self.half[variable] = self.builder.emit(relax.op.astype(full, self.dtype), name)
+        elif halved and (operator == NORMALIZE or self._scales(value) or self._reshapes(value) or self._sums(binding)):
             self.unrounded[variable] = self.builder.emit(map_operands(value, self._before_rounding))
             self.half[variable] = self.builder.emit(relax.op.astype(self.unrounded[variable], self.dtype), name)
         elif operator in TESTS and self._prefers_half(value.args[0]):
@@ -107,6 +110,12 @@ class _Converter:
         """Whether a call scales or shifts a normalization by constants."""
         operands = [operand in self.unrounded or operand not in self.computed for operand in call.args]
         return operator_of(call) in FOLLOWERS and all(operands) and any(o in self.unrounded for o in call.args)
+
+    def _sums(self, binding: Any) -> bool:
+        """Whether a binding is of the products that a sum is of, and nothing else."""
+        readers = self.flow.readers(binding.var)
+        is_product = operator_of(binding.value) == "multiply" and self.flow.is_read_once(binding.var)
+        return is_product and self.flow.call(readers[0], "sum") is not None
 
     def _reshapes(self, call: Any) -> bool:
         """Whether a call ends the groups of a normalization, whose scale and shift are of channels."""

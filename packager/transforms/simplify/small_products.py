@@ -1,0 +1,158 @@
+"""Writes products of tiny matrices as sums: those of linear attention (arXiv:1812.01243) with small heads.
+
+A tile of a GEMM would be mostly padding, and its operands copies; a reduction reads them where they lie, and fuses with
+what comes before and after. A softmax along tokens, by which keys are weighed, becomes reductions of columns likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from packager.graph.dataflow import Dataflow, operator_of, slice_of, static_shape_of
+from packager.graph.identity import IdentitySet
+from packager.graph.rewrite import apply, map_bindings
+from packager.transforms.simplify.splits import slice_splits
+
+# The most rows and columns of a result, or columns and steps of its sums; and the fewest matrices.
+MOST, FEWEST = 16, 8
+# The shortest axis of a softmax that becomes reductions.
+LONG = 64
+_TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
+_VIEWS = ("reshape", "permute_dims", "squeeze", "expand_dims", "astype")
+# What may stand between the product of scores and their softmax, and how many of these.
+_BETWEEN, _STEPS = (*_VIEWS, "multiply", "divide", "add", "where"), 12
+
+
+def sum_small_products(module: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite such products in ``main``, but for those of attention with scores."""
+    flow = Dataflow(module["main"])
+    products = IdentitySet(variable for variable in flow.variables if _is_small(flow, variable))
+    softmaxes = IdentitySet(variable for variable in flow.variables if _runs_along_tokens(flow, variable))
+    if not len(products) and not len(softmaxes):
+        return module
+
+    def rewrite(binding: Any) -> list[Any]:
+        if binding.var in products:
+            return _replaced(binding, _as_sum)
+        return _replaced(binding, _as_reductions) if binding.var in softmaxes else [binding]
+
+    module = slice_splits(apply(_TIDY, map_bindings(module, rewrite)))
+    return apply(_TIDY, _slice_before_transposes(module))
+
+
+def _replaced(binding: Any, rewrite: Callable[[Callable[[Any], Any], Any], Any]) -> list[Any]:
+    """Return the bindings of what a call is rewritten to, the last of the same variable."""
+    builder, found = relax.BlockBuilder(), []
+
+    def emit(value: Any) -> Any:
+        value = builder.normalize(value)
+        variable = relax.DataflowVar(f"{binding.var.name}_part", value.ty)
+        found.append(relax.VarBinding(variable, value))
+        return variable
+
+    found.append(relax.VarBinding(binding.var, builder.normalize(rewrite(emit, binding.value))))
+    return found
+
+
+def _as_sum(emit: Callable[[Any], Any], call: Any) -> Any:
+    """Return a product as the sum of its steps: along rows of both operands, or along columns of few steps."""
+    left, right = call.args
+    rank = len(static_shape_of(left) or ())
+    if _rows(call) <= MOST:
+        swapped = emit(relax.op.permute_dims(left, [*range(rank - 2), rank - 1, rank - 2]))
+        factors = emit(relax.op.expand_dims(swapped, [rank])), emit(relax.op.expand_dims(right, [rank - 1]))
+    else:
+        factors = emit(relax.op.expand_dims(left, [rank])), emit(relax.op.expand_dims(right, [rank - 2]))
+    return relax.op.sum(emit(relax.op.multiply(*factors)), axis=-3 if _rows(call) <= MOST else -2)
+
+
+def _as_reductions(emit: Callable[[Any], Any], call: Any) -> Any:
+    """Return a softmax by its definition."""
+    (data,), axis = call.args, int(call.attrs.axis)
+    powers = emit(relax.op.exp(emit(relax.op.subtract(data, emit(relax.op.max(data, axis=axis, keepdims=True))))))
+    return relax.op.divide(powers, emit(relax.op.sum(powers, axis=axis, keepdims=True)))
+
+
+def _is_small(flow: Dataflow, variable: Any) -> bool:
+    """Whether it is a product of many matrices with few rows and columns, or columns and steps, and no scores."""
+    call = flow.call(variable, "matmul")
+    shapes = [static_shape_of(operand) for operand in call.args] if call is not None else []
+    if len(shapes) != 2 or not all(shapes) or any(map(flow.is_constant, call.args)):
+        return False
+    left, right = shapes
+    assert left is not None
+    assert right is not None
+    if len(left) < 3 or left[:-2] != right[:-2] or math.prod(left[:-2]) < FEWEST:
+        return False
+    rows, steps, columns = left[-2], left[-1], right[-1]
+    if columns > MOST or (rows > MOST) == (steps > MOST):
+        return False
+    return not any(_is_of_scores(flow, operand) for operand in call.args)
+
+
+def _rows(call: Any) -> int:
+    return int(call.args[0].ty.shape.values[-2])
+
+
+def _behind_views(flow: Dataflow, variable: Any) -> Any:
+    """Return what a variable is a view of."""
+    while flow.call(variable, *_VIEWS) is not None:
+        variable = flow.value(variable).args[0]
+    return variable
+
+
+def _is_of_scores(flow: Dataflow, operand: Any) -> bool:
+    """Whether an operand is a softmax of a product of two tensors: that of attention."""
+    source = _behind_views(flow, operand)
+    if flow.call(source, "nn.softmax") is None:
+        return False
+    source = flow.value(source).args[0]
+    for _ in range(_STEPS):
+        call = flow.call(source, *_BETWEEN)
+        if call is None:
+            break
+        source = call.args[1 if operator_of(call) == "where" else 0]
+    call = flow.call(source, "matmul")
+    return call is not None and not any(map(flow.is_constant, call.args))
+
+
+def _runs_along_tokens(flow: Dataflow, variable: Any) -> bool:
+    """Whether it is a softmax along a long axis that is not the last, and not of scores."""
+    call = flow.call(variable, "nn.softmax")
+    shape = static_shape_of(variable) if call is not None else None
+    if not shape or _is_of_scores(flow, variable):
+        return False
+    axis = int(call.attrs.axis) % len(shape)
+    return axis < len(shape) - 1 and shape[axis] >= LONG
+
+
+def _slice_before_transposes(module: tvm.IRModule) -> tvm.IRModule:
+    """Slice what a transpose is of, where slices are all that reads it: a reduction computes where they lie."""
+    flow = Dataflow(module["main"])
+
+    def rewrite(binding: Any) -> list[Any]:
+        slices = slice_of(binding.value)
+        transposed = flow.call(binding.value.args[0], "permute_dims") if slices is not None else None
+        if slices is None or transposed is None or not _is_sliced(flow, binding.value.args[0]):
+            return [binding]
+        axes = [int(axis) for axis in transposed.attrs.axes or ()]
+        cut = [place for place, part in enumerate(slices) if part != slice(None)]
+        bounds = [[slices[place].start for place in cut], [slices[place].stop for place in cut]]
+        return _replaced(
+            binding,
+            lambda emit, _: relax.op.permute_dims(
+                emit(relax.op.strided_slice(transposed.args[0], [axes[place] for place in cut], *bounds)), axes
+            ),
+        )
+
+    return map_bindings(module, rewrite)
+
+
+def _is_sliced(flow: Dataflow, variable: Any) -> bool:
+    readers = flow.readers(variable)
+    return not flow.is_result(variable) and all(slice_of(flow.value(reader)) is not None for reader in readers)

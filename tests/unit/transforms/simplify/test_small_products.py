@@ -1,0 +1,115 @@
+"""Products of tiny matrices, as linear attention has them, become sums; a softmax along tokens becomes reductions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+pytest.importorskip("tvm")
+from tvm import relax
+
+from packager.graph.dataflow import Dataflow, bindings_of, operator_of
+from packager.transforms.simplify.small_products import sum_small_products
+from tests.stages import placed_file
+from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.tvm_machine import compute
+
+R = relax.op
+TOKENS, HEADS = 70, 4
+
+
+def linear(depth: int = 8, tokens: int = TOKENS) -> tuple[Any, list[Any]]:
+    """Return linear attention of packed queries, keys and values, weighed along tokens."""
+    parameters = inputs((2, tokens, 3 * HEADS * depth))
+
+    def make(emit: Any, packed: Any) -> Any:
+        heads = emit(R.permute_dims(emit(R.reshape(packed, (2, tokens, 3, HEADS, depth))), [2, 0, 3, 1, 4]))
+        parts = emit(R.split(heads, 3, axis=0))
+        q, k, v = (emit(R.squeeze(emit(relax.TupleGetItem(parts, i)), [0])) for i in range(3))
+        keys = emit(R.permute_dims(emit(R.nn.softmax(k, axis=2)), [0, 1, 3, 2]))
+        return R.matmul(q, emit(R.matmul(keys, v)))
+
+    return function(parameters, make), parameters
+
+
+def scored(tokens: int = 16, depth: int = 8) -> tuple[Any, list[Any]]:
+    """Return attention of so few tokens that each product is tiny."""
+    parameters = inputs(*[(2, HEADS, tokens, depth)] * 3)
+
+    def make(emit: Any, q: Any, k: Any, v: Any) -> Any:
+        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
+        weights = emit(R.nn.softmax(emit(R.multiply(scores, relax.const(0.25, "float32"))), axis=-1))
+        return R.matmul(weights, v)
+
+    return function(parameters, make), parameters
+
+
+def product(*shapes: tuple[int, ...]) -> Any:
+    return function(inputs(*shapes), lambda _emit, a, b: R.matmul(a, b))
+
+
+def operators(module: Any) -> list[str]:
+    return [operator_of(binding.value) for binding in bindings_of(module["main"])]
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_products_of_small_heads_are_sums_of_slices(depth: int) -> None:
+    module, parameters = linear(depth)
+    summed = sum_small_products(module)
+    found = operators(summed)
+    assert not {"matmul", "nn.softmax", "split"} & set(found)
+    assert (found.count("sum"), found.count("max"), found.count("strided_slice")) == (3, 1, 3)
+    assert found.index("strided_slice") < found.index("permute_dims")  # which no others read then
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
+    np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_with_scores_stays() -> None:
+    module, _ = scored()
+    assert operators(sum_small_products(module)) == operators(module)
+
+
+def test_larger_heads_stay_and_their_softmax_is_reductions() -> None:
+    found = operators(sum_small_products(linear(depth=32)[0]))
+    assert found.count("matmul") == 2
+    assert "nn.softmax" not in found
+    assert operators(sum_small_products(linear(depth=32, tokens=40)[0])).count("nn.softmax") == 1  # of few tokens
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_sum"),
+    [
+        ([(8, 16, 100), (8, 100, 16)], True),
+        ([(2, 4, 100, 8), (2, 4, 8, 16)], True),
+        ([(7, 8, 100), (7, 100, 8)], False),
+        ([(8, 17, 100), (8, 100, 8)], False),
+        ([(8, 8, 100), (8, 100, 17)], False),
+        ([(8, 100, 100), (8, 100, 8)], False),
+        ([(8, 8, 8), (8, 8, 8)], False),  # as small as it is, no reduction is long
+    ],
+)
+def test_what_is_small(shapes: list[tuple[int, ...]], is_sum: bool) -> None:
+    assert operators(sum_small_products(product(*shapes)))[-1] == ("sum" if is_sum else "matmul")
+
+
+def test_products_are_not_rounded_before_they_are_summed(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[8,70,8] x) => (float[8,70,8] y) { k = MatMul(x, m)'
+        " v = MatMul(k, m) q = MatMul(v, m) t = Transpose <perm = [0, 2, 1]> (k) w = MatMul(t, v) y = MatMul(q, w) }"
+    )
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "m"))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    flow = Dataflow(placed_file(path, targets=("cuda -arch=sm_90a",), precision="fp16").module["main"])
+    sums = [each for each in flow.variables if flow.call(each, "sum") is not None]
+    factors = [flow.value(flow.value(each).args[0]) for each in sums]
+    assert [operator_of(each) for each in factors] == ["multiply", "multiply"]
+    halves = [flow.value(factor.args[0]) for factor in factors]
+    assert [(operator_of(each), str(each.args[0].ty.dtype)) for each in halves] == [("astype", "float16")] * 2
