@@ -33,6 +33,7 @@ from packager.lower.blocks import (
     variables,
 )
 from packager.lower.cuda.elementwise import schedule_elementwise
+from packager.lower.cuda.padded_rows import pad_rows
 
 _get_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
@@ -69,7 +70,7 @@ def schedule_column_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     reductions = [block for block in blocks(sch) if is_reduction(sch, block)]
     if len(reductions) != 1:
         raise ScheduleError("not a single reduction")
-    reduction = reductions[0]
+    sch, reduction = _with_whole_rows(sch, reductions[0])
     for block in blocks(sch):
         if is_spatial(sch, block) and _precedes(sch, block, reduction):
             schedule_elementwise(sch, block)
@@ -81,6 +82,16 @@ def schedule_column_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         length = extents(sch, [_reduced(sch, reduction)[0]])[0]
     _columns(sch, reduction, length)
     return sch.mod["main"]
+
+
+def _with_whole_rows(sch: s_tir.Schedule, reduction: Any) -> tuple[s_tir.Schedule, Any]:
+    """Return a schedule whose many rows are a multiple of what threads, or blocks, share; and its reduction."""
+    loops = _reduced(sch, reduction)
+    length, _ = _sizes(sch, reduction)
+    if len(loops) != 1 or length < MANY or not length % SHARED_PARTS:
+        return sch, reduction
+    padded = pad_rows(sch, reduction, loops[0], MANY if length >= 8 * MANY else SHARED_PARTS)
+    return padded, padded.get_sblock(sch.get(reduction).name_hint, func_name="main")
 
 
 def _is_inlined(sch: s_tir.Schedule, block: Any) -> bool:
@@ -134,6 +145,7 @@ def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, alone: 
     """Split the rows over blocks; return the reduction of their partial results."""
     counts = [n for n in range(2, BLOCKS // max(alone, 1) + 1) if not length % n]
     shared = [n for n in counts if not n % SHARED_PARTS and length // n >= MANY // 2]
+    shared = [n for n in shared if not length // n % SHARED_PARTS] or shared
     parts = max(shared or [n for n in counts if length // n >= MANY], default=1)
     if parts == 1:
         return reduction
@@ -267,8 +279,10 @@ def _split_over_threads(
     """
     reduction, (vectors, sharers) = computed[0], tile
     outer, columns = sch.split(loops[-1], [None, vectors * width])
-    grid = sch.fuse(*loops[:-1], outer)
+    tiles = sch.fuse(*loops[:-1], outer)
+    grid, tile_of_block = sch.split(tiles, [None, _tiles_of_block(extents(sch, [tiles])[0], vectors * sharers)])
     sch.bind(grid, "blockIdx.x")
+    sch.bind(tile_of_block, "threadIdx.z")
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
     sch.reorder(*kept, *reduced)
     fused = sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]
@@ -282,9 +296,9 @@ def _split_over_threads(
     sch.reorder(row, column, turn)
     _compute_epilogue(sch, computed[1:], turn)
     sch.compute_at(reduction, turn, preserve_unit_loops=True)
-    _decompose_init(sch, reduction, _inner(sch, reduction, 4, tirx.IterVar.CommReduce)[0])
-    sch.compute_at(left, grid, preserve_unit_loops=True)
-    share, *others = list(sch.get_loops(left))[1:]
+    _decompose_init(sch, reduction, _inner(sch, reduction, 5, tirx.IterVar.CommReduce)[0])
+    sch.compute_at(left, tile_of_block, preserve_unit_loops=True)
+    share, *others = list(sch.get_loops(left))[2:]
     places, vector = sch.split(others[-1], [None, width])
     sch.reorder(share, *others[:-1], places, vector)
     sch.bind(share, "threadIdx.y")
@@ -292,6 +306,12 @@ def _split_over_threads(
     sch.vectorize(vector)
     sch.compute_at(partial, places, preserve_unit_loops=True)
     _accumulate(sch, partial, len(list(sch.get_loops(left))) - 1)
+
+
+def _tiles_of_block(tiles: Any, threads: int) -> int:
+    """Return how many tiles have a block together: as many as make a warp, if they divide all."""
+    most = WARP // threads if isinstance(tiles, int) else 1
+    return next((count for count in range(most, 1, -1) if not tiles % count), 1)
 
 
 def _inner(sch: s_tir.Schedule, block: Any, depth: int, kind: int) -> list[Any]:
