@@ -169,6 +169,8 @@ MEMORY: dict[str, tuple[tuple[Write, Write], tuple[Input, ...], tuple[int, ...]]
     "sum_leading": (total(0), (t(262144, 768),), ()),
     "mean_tokens": (mean(1), (t(N, 128, 768),), (1, 2048)),
     "mean_last_f32": (mean(-1), (t(N, 1024, dtype=F),), (5, 131072)),
+    "mean_prime": (mean(1), (t(N, 3137, 64),), (1, 64)),
+    "mean_heads": (mean(1), (t(64, N, 8),), (197, 3137)),
     "pool_average": (mean(1, 2), (t(N, 7, 7, 2048),), (1, 2048)),
     # What squeeze and excitation of RegNets and EfficientNets begins with.
     "squeeze_wide": (mean(1, 2), (t(16, 112, 112, 32),), ()),

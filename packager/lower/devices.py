@@ -19,6 +19,7 @@ from packager.lower.cpu.schedule import schedule as schedule_cpu
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
+from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
@@ -89,6 +90,8 @@ CUDA_LEGALIZERS = {
     "relax.take": legalize_fused_take,
     "relax.cumsum": legalize_as_reductions,
     "relax.cumprod": legalize_as_reductions,
+    "relax.scatter_elements": scatter_elements,
+    "relax.scatter_nd": scatter_nd,
     sorting.TOP_K: sort_rows,
     sorting.POSITIONS: compact,
     sorting.UNIQUE: group_slices,

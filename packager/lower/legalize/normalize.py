@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.graph.dataflow import bindings_of, extents_of, operator_of, same
+from packager.graph.dataflow import bindings_of, extents_of, operator_of, same, static_shape_of
 from packager.graph.normalize import NAME, Normalization, attributes_of_call
 from packager.graph.rewrite import with_main
 from packager.ir.pattern_kinds import OPAQUE, OUT_ELEMENTWISE_FUSABLE
 from packager.lower.legalize.accumulate import FULL, HALVES
 
 _Replace = Callable[[relax.BlockBuilder, Any, Normalization], relax.Expr]
-MANY = 64  # rows that threads and blocks share evenly
+# Rows of so many elements are shared by blocks, if there are no more than this: on an H100 a block normalizes 511,488
+# halves in 114 us. The columns that a row then has, best first.
+LONG, BLOCKS, WIDTHS = 98304, 128, (512, 256, 1024, 128, 384, 640, 768, 320, 448, 192, 64)
 
 
 def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
@@ -33,15 +37,17 @@ def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
 def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
     """Lower the calls in ``main`` that normalize rows or columns to PrimFuncs, and write the others out."""
 
-    def replace(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
+    def fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
         last, axes = len(data.ty.shape) - 1, attributes.axes
         follows = list(axes) == list(range(axes[0], axes[-1] + 1))
         if follows and axes[-1] == last and attributes.channel_axis is None:
-            return _fuse(builder, data, attributes)
+            channels = _channels_of_long_rows(data, axes)
+            whole_rows = partial(_normalize_long_rows, channels) if channels else _fuse
+            return whole_rows(builder, data, attributes)
         whole = attributes.channel_axis is None or (attributes.channel_axis, axes[-1]) == (last, last - 1)
         return (_normalize_columns if follows and whole else _expand)(builder, data, attributes)
 
-    return _replaced(module, replace)
+    return _replaced(module, fuse)
 
 
 def _replaced(module: tvm.IRModule, replace: _Replace) -> tvm.IRModule:
@@ -84,6 +90,27 @@ def _expand(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -
     shifted = builder.emit(relax.op.add(variance, relax.const(attributes.epsilon, dtype)))
     result = relax.op.divide(data, builder.emit(relax.op.sqrt(shifted)))
     return result if channel is None else relax.op.reshape(builder.emit(result), extents_of(source))
+
+
+def _channels_of_long_rows(data: Any, axes: tuple[int, ...]) -> int:
+    """Return how many columns a matrix of each row gets, whose rows many blocks share; 0 if a block takes a row."""
+    shape = static_shape_of(data)
+    if shape is None or math.prod(shape[: axes[0]]) > BLOCKS:
+        return 0
+    length = math.prod(shape[axes[0] :])
+    return next((c for c in WIDTHS if not length % c), 0) if length >= LONG else 0
+
+
+def _normalize_long_rows(
+    channels: int, builder: relax.BlockBuilder, data: Any, attributes: Normalization
+) -> relax.Expr:
+    """Return the normalization of few long rows, as of all channels and places of an image, as one of columns."""
+    shape = extents_of(data) or ()
+    rows = math.prod(shape[: attributes.axes[0]], start=tvm.tirx.IntImm("int64", 1))
+    length = math.prod(shape[attributes.axes[0] :], start=tvm.tirx.IntImm("int64", 1))
+    columns = builder.emit(relax.op.reshape(data, [rows, length // channels, channels]))
+    one_group = replace(attributes, axes=(1,), channel_axis=2, groups=1)
+    return relax.op.reshape(builder.emit(_normalize_columns(builder, columns, one_group)), shape)
 
 
 def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
@@ -143,27 +170,18 @@ def _group_of(channel: Any, channels: Any, groups: Any) -> Any:
 
 
 def _mean(builder: relax.BlockBuilder, groups: Any, term: Callable[..., Any], data: Any, *operands: Any) -> Any:
-    """Bind the means, [outer, groups] of float32, of ``term(x, statistics...)`` of [outer, rows, channels].
-
-    Rows beyond the last multiple of ``MANY`` are added by a function of their own: schedules split the others evenly.
-    """
+    """Bind the means, [outer, groups] of float32, of ``term(x, statistics...)`` of [outer, rows, channels]."""
     _, rows, channels = extents_of(data) or ()
-    whole = rows // MANY * MANY if isinstance(rows, tvm.tirx.IntImm) else rows
 
-    def summed(first: Any, count: Any, x: te.Tensor, *statistics: te.Tensor) -> te.Tensor:
-        row = te.reduce_axis((0, count), name="row")
+    def averaged(x: te.Tensor, *statistics: te.Tensor) -> te.Tensor:
+        row = te.reduce_axis((0, rows), name="row")
 
         def element(i: Any, c: Any) -> Any:
             given = (each(i, _group_of(c, channels, groups)) for each in statistics)
-            return te.sum(term(x(i, first + row, c).astype(FULL), *given), axis=row)
+            return te.sum(term(x(i, row, c).astype(FULL), *given), axis=row)
 
-        return te.compute((x.shape[0], channels), element, name="column_sum")
-
-    def divided(total: te.Tensor, *before: te.Tensor) -> te.Tensor:
-        count = rows.astype(FULL)
-        return te.compute(
-            total.shape, lambda *at: (sum((each(*at) for each in before), start=total(*at))) / count, name="column_mean"
-        )
+        total = te.compute((x.shape[0], channels), element, name="column_sum")
+        return te.compute(total.shape, lambda *at: total(*at) / rows.astype(FULL), name="column_mean")
 
     def over_groups(means: te.Tensor) -> te.Tensor:
         channel = te.reduce_axis((0, channels // groups), name="channel")
@@ -178,10 +196,5 @@ def _mean(builder: relax.BlockBuilder, groups: Any, term: Callable[..., Any], da
         alone = {"op_pattern": OPAQUE}  # what follows reads each mean many times
         return builder.emit(builder.call_te(compute, *given, primfunc_name_hint="mean", primfunc_attrs=alone))
 
-    if same(whole, rows) or same(whole, 0):
-        means = bind(lambda *given: divided(summed(0, rows, *given)), data, *operands)
-    else:
-        begin = bind(lambda *given: summed(0, whole, *given), data, *operands)
-        rest = rows - whole
-        means = bind(lambda part, *given: divided(summed(whole, rest, *given), part), begin, data, *operands)
+    means = bind(averaged, data, *operands)
     return means if same(groups, channels) else bind(over_groups, means)

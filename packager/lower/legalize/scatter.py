@@ -68,7 +68,7 @@ def _along_axis(builder: relax.BlockBuilder, call: relax.Call, axis: int, reduct
         columns, by_row = math.prod(shape[at + 1 :]), math.prod(counts[at + 1 :]) == 1
 
         def place(indices: Any, row: Any, column: Any) -> Any:
-            return _inside(indices[row if by_row else row * columns + column], shape[at])
+            return inside(indices[row if by_row else row * columns + column], shape[at])
 
         return _Scatter(math.prod(shape[:at]), counts[at], shape[at], columns, by_row, place)
 
@@ -84,7 +84,7 @@ def legalize_scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.
         def place(indices: Any, row: Any, _column: Any) -> Any:
             found = tirx.const(0, "int64")
             for number, extent in enumerate(shape[:depth]):
-                found = found * extent + _inside(indices[row * depth + number], extent)
+                found = found * extent + inside(indices[row * depth + number], extent)
             return found
 
         return _Scatter(1, math.prod(outer), math.prod(shape[:depth]), math.prod(shape[depth:]), True, place)
@@ -135,7 +135,7 @@ def _emit(
     return emit_rows(builder, name, [*call.args], shapes, scatter_band)[0]
 
 
-def _inside(index: Any, extent: Any) -> Any:
+def inside(index: Any, extent: Any) -> Any:
     """Return an index from 0 on: a negative one counts from the end, and none is outside."""
     wide = index.astype("int64")
     wide = tirx.Select(wide < 0, wide + extent, wide)

@@ -38,7 +38,12 @@ def compiled(make: Callable[..., relax.Call], *types: relax.TensorType) -> Calla
         else:
             functions[variable] = function
     machine = relax.VirtualMachine(tvm.compile(tvm.IRModule(functions), "llvm"), tvm.cpu())
-    return lambda *arrays: [a.numpy() for a in machine["main"](*map(tvm.runtime.tensor, arrays))]
+
+    def run(*arrays: Any) -> list[Any]:
+        found = machine["main"](*map(tvm.runtime.tensor, arrays))
+        return [a.numpy() for a in ([found] if isinstance(found, tvm.runtime.Tensor) else found)]
+
+    return run
 
 
 def legalized(make: Callable[..., relax.Call], *types: relax.TensorType) -> tuple[tvm.IRModule, list[tirx.PrimFunc]]:
@@ -165,3 +170,60 @@ def test_suppression_of_boxes(centered: bool, bound: int) -> None:
             chosen, count = run(boxes, scores, *bounds, np.zeros(size, bool))
             wanted = suppressed(boxes, scores, limit, np.float32(floor), most, centered)
             np.testing.assert_array_equal(chosen.reshape(-1, 3)[: count[0]], wanted)
+
+
+REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("shape", "axis", "number", "dtype"),
+    [
+        ((6, 5), 0, 40, "float32"),
+        ((2, 7, 3), 1, 1, "int64"),
+        ((3, 9), -1, 30, "float16"),
+        ((300, 1000), 0, 7, "float32"),  # of more elements than threads
+        ((N, 5), 0, 40, "float32"),
+    ],
+)
+def test_an_element_gets_its_updates_in_order(
+    shape: tuple[Any, ...], axis: int, number: int, dtype: str, reduction: str
+) -> None:
+    extents = [extent if isinstance(extent, int) else 11 for extent in shape]
+    counts = list(shape)
+    counts[axis] = number
+    if counts[0] is N:
+        counts[0] = tirx.IntImm("int64", number)
+    run = compiled(
+        lambda x, i, u: relax.op.scatter_elements(x, i, u, axis, reduction),
+        relax.TensorType([e if e is N else tirx.IntImm("int64", int(e)) for e in shape], dtype),
+        *(relax.TensorType([tirx.IntImm("int64", int(e)) for e in counts], kind) for kind in ("int64", dtype)),
+    )
+    counts = [int(count) for count in counts]
+    data, updates = ((GENERATOR.integers(-3, 4, size)).astype(dtype) for size in (extents, counts))
+    indices = GENERATOR.integers(-extents[axis], extents[axis], counts)
+    expected = data.astype("f8")
+    for at in np.ndindex(*counts):
+        place = list(at)
+        place[axis] = int(indices[at])
+        old, new = expected[tuple(place)], float(updates[at])
+        expected[tuple(place)] = REDUCTIONS[reduction](old, new)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run(data, indices, updates)[0], expected.astype(dtype))
+
+
+@pytest.mark.parametrize("reduction", ["max", "add"])
+@pytest.mark.parametrize("shape", [(5, 6, 3), (4, 3), (400, 500, 2)])
+def test_slices_get_their_updates_in_order(shape: tuple[int, ...], reduction: str) -> None:
+    counts, own = (3, 4, 2), (3, 4, *shape[2:])
+    run = compiled(
+        lambda x, i, u: relax.op.scatter_nd(x, i, u, reduction),
+        *(relax.TensorType(size, kind) for size, kind in ((shape, "float32"), (counts, "int64"), (own, "float32"))),
+    )
+    data, updates = (GENERATOR.integers(-3, 4, size).astype("float32") for size in (shape, own))
+    indices = np.stack([GENERATOR.integers(-extent, extent, counts[:-1]) for extent in shape[:2]], axis=-1)
+    expected = data.copy()
+    for at in np.ndindex(*counts[:-1]):
+        place = tuple(indices[at])
+        expected[place] = REDUCTIONS[reduction](expected[place], updates[at])
+    np.testing.assert_array_equal(run(data, indices, updates)[0], expected)

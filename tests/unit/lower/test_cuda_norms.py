@@ -50,11 +50,13 @@ def normalized(x: np.ndarray, attributes: Normalization) -> np.ndarray:
         ((1, 64, 64, 320), Normalization((1, 2), 1e-5, 3, 32), "float16"),
         ((2, 48, 9, 12), Normalization((1,), 1e-6), "float16"),
         ((2, 70, 5, 8), Normalization((1,), 1e-6, centered=False), "float32"),
+        ((2, 3, 512 * 195), Normalization((2,), 1e-5), "float16"),  # few long rows
+        ((1, 640, 12, 14), Normalization((1, 2, 3), 1e-5), "float32"),
     ],
 )
 def test_columns_are_normalized(shape: tuple[int, ...], attributes: Normalization, dtype: str) -> None:
     module, primfuncs = legalized(lambda x: normalize(x, attributes), relax.TensorType(shape, dtype))
-    assert len(primfuncs) > 2, "reductions and an elementwise function"
+    assert len(primfuncs) > 1, "reductions and an elementwise function"
     functions: dict[Any, Any] = dict(module.functions.items())
     for variable, function in functions.items():
         if isinstance(function, tirx.PrimFunc):

@@ -1,0 +1,119 @@
+"""Lower scatters that reduce for GPUs: a thread for each element of the result, or for several, reads all indices.
+
+An element gets its updates in the order of the indices, whichever threads there are: results are always the same, as
+they are on CPUs, and without atomic operations. Threads side by side read the same index, or indices side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+from tvm.sym import Analyzer
+
+from packager.graph.dataflow import extents_of
+from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local
+from packager.lower.legalize.accumulate import FULL, HALVES
+from packager.lower.legalize.scatter import REDUCTIONS, inside
+
+# The most threads that are worth it: each more reads all indices once more.
+THREADS = 1 << 17
+
+
+_Place = Callable[[Any, Any, Any, Any], Any]
+
+
+def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``scatter_elements``; one that replaces elements as TVM does, since it may be in place."""
+    if str(call.attrs.reduction) == "update":
+        return _as_tvm(builder, call)
+    data, indices, updates = call.args
+    shape = list(extents_of(data) or ())
+    axis = int(call.attrs.axis) % len(shape)
+
+    def parted(tensor: Any) -> Any:
+        """Return a tensor as [outer, along the axis, columns]."""
+        own = list(extents_of(tensor) or ())
+        return _reshaped(builder, tensor, own[:axis], own[axis : axis + 1], own[axis + 1 :])
+
+    def place(found: Any, which: Any, source: Any, column: Any) -> Any:
+        return found[which, source, column]
+
+    return _scattered(builder, call, [parted(tensor) for tensor in (data, indices, updates)], place)
+
+
+def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``scatter_nd``; also as TVM does where the extents that indices are of are no constants."""
+    data, indices, updates = call.args
+    shape, counts = list(extents_of(data) or ()), list(extents_of(indices) or ())
+    depth = counts[-1]
+    own = [int(extent) if isinstance(extent, tirx.IntImm) else 0 for extent in shape[: int(depth)]]
+    if not all(own) or str(call.attrs.reduction) == "update":
+        return _as_tvm(builder, call)
+    operands = [
+        _reshaped(builder, data, [], shape[: len(own)], shape[len(own) :]),
+        _reshaped(builder, indices, [], counts[:-1], [depth]),
+        _reshaped(builder, updates, [], counts[:-1], shape[len(own) :]),
+    ]
+
+    def place(found: Any, which: Any, source: Any, _column: Any) -> Any:
+        at = int64(0)
+        for number, extent in enumerate(own):
+            at = at * extent + inside(found[which, source, number], int64(extent))
+        return at
+
+    return _scattered(builder, call, operands, place)
+
+
+def _as_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def _reshaped(builder: relax.BlockBuilder, tensor: Any, *parts: list[Any]) -> Any:
+    extents = [math.prod(part, start=tirx.const(1, "int64")) for part in parts]
+    return builder.emit(relax.op.reshape(tensor, extents))
+
+
+def _scattered(builder: relax.BlockBuilder, call: relax.Call, operands: list[Any], place: _Place) -> relax.Expr:
+    result = relax.TensorType(operands[0].ty.shape, call.args[0].ty.dtype)
+    name = call.op.name.rpartition(".")[2]
+    function = _function([operand.ty for operand in operands], result, REDUCTIONS[str(call.attrs.reduction)], place)
+    (found,) = emit(builder, name, function, operands, [result])
+    return relax.op.reshape(found, extents_of(call.args[0]))
+
+
+def _function(operands: list[Any], result: Any, combine: Callable[[Any, Any], Any], place: _Place) -> tirx.PrimFunc:
+    """Write updates [outer, number, columns] of data [outer, places, columns]; ``place`` reads where one goes."""
+    nests = Nests(operands, [result])
+    (data, indices, updates), (into,) = nests.inputs, nests.outputs
+    (outer, places, columns), _, (_, number, _), _ = nests.extents
+    total = int64(outer) * places * columns
+    span = _constant(tirx.floordiv(total + (THREADS - 1), int64(THREADS)))
+    is_single = isinstance(span, tirx.IntImm) and int(span) == 1
+    dtype = str(data.dtype)
+    wide = FULL if dtype in HALVES and is_single else dtype
+    ranges = _constant(tirx.floordiv(int64(places) + (span - 1), span))
+    with nests.grid("scatter", outer, ranges, columns) as (which, part, column):
+        first = keep(part * span)
+        held = local(cast(data[which, first, column], wide)) if is_single else None
+        if held is None:
+            with T.serial(int64(0), span) as step, T.If(first + step < places), T.Then():
+                into[which, first + step, column] = data[which, first + step, column]
+        with T.serial(int64(0), int64(number)) as source:
+            at = keep(inside(place(indices, which, source, column), places))
+            with T.If(tirx.all(at >= first, at < first + span)), T.Then():
+                update = updates[which, source, column]
+                if held is None:
+                    into[which, at, column] = combine(into[which, at, column], update)
+                else:
+                    held[0] = combine(held[0], cast(update, wide))
+        if held is not None:
+            into[which, first, column] = cast(held[0], dtype)
+    return nests.primfunc()
+
+
+def _constant(extent: Any) -> Any:
+    return Analyzer().simplify(extent)
