@@ -16,15 +16,12 @@ from tvm.s_tir import ScheduleError
 
 from packager.graph.identity import IdentitySet
 from packager.lower.blocks import (
-    MAX_WIDE_BYTES,
-    VECTOR_BYTES,
     blocks,
     extents,
     inline,
     is_movement,
     is_reduction,
     is_spatial,
-    itemsize,
     kinds,
     loads,
     read_index,
@@ -32,6 +29,7 @@ from packager.lower.blocks import (
     unroll,
     variables,
 )
+from packager.lower.cuda.column_tiles import MANY, WARP, contiguous_operands, narrow_tile, tiles_of_block, width_of
 from packager.lower.cuda.elementwise import schedule_elementwise
 from packager.lower.cuda.padded_rows import pad_rows
 
@@ -39,9 +37,7 @@ _get_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
 # A block has WARP threads along the columns. The rows are split over one thread per vector element, so that in the end
 # each thread can finish one column; this requires vectors of at least MIN_SHARERS elements and at least MANY rows.
-WARP = 32
 MIN_SHARERS = 4
-MANY = 64
 # Threads of a block whose rows are not split.
 THREADS = 128
 # Pooling windows are unrolled up to this side length.
@@ -51,14 +47,6 @@ MAX_GATHERED = 64
 # Blocks that occupy a GPU; with fewer, rows are split over blocks. Threads share what divides the parts.
 BLOCKS = 1024
 SHARED_PARTS = 8
-# Threads of a GPU that is busy; with fewer, the rows of a tile of columns are split over threads.
-BUSY = 1 << 15
-# Tiles that give each multiprocessor one, if the columns are as many.
-TILES = 128
-# The most vectors of columns that such a tile has.
-MAX_TILE = 64
-# Bytes that a tile should have of a row: less is part of what memory transfers at once.
-SECTOR = 32
 # Rows that a thread loads at once, best first, if they divide the number of rows.
 ROWS = (8, 4, 7, 5, 3, 2)
 
@@ -75,7 +63,7 @@ def schedule_column_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         if is_spatial(sch, block) and _precedes(sch, block, reduction):
             schedule_elementwise(sch, block)
     length, columns = _sizes(sch, reduction)
-    width = _width(sch, reduction, extents(sch, _kept(sch, reduction)[-1:] or [1])[-1])
+    width = width_of(sch, reduction, extents(sch, _kept(sch, reduction)[-1:] or [1])[-1])
     blocks_alone = columns // (WARP * width) if columns else BLOCKS
     if length and length >= 8 * MANY and blocks_alone < BLOCKS:
         reduction = _split_over_blocks(sch, reduction, length, blocks_alone)
@@ -172,7 +160,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
         result = sch.cache_write(reduction, 0, "local")
         computed = [reduction]
     loops = list(sch.get_loops(result)) or [sch.add_unit_loop(result)]
-    width = _width(sch, reduction, extents(sch, loops)[-1])
+    width = width_of(sch, reduction, extents(sch, loops)[-1])
     last = extents(sch, loops)[-1]
     whole = len([e for e in extents(sch, loops) if e != 1]) <= 1 or (
         isinstance(last, int) and not last % (WARP * width)
@@ -180,7 +168,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     # With fewer columns than a tile, accumulating and finishing would use different numbers of threads.
     fits = not isinstance(last, int) or last >= WARP * width
     shared = (WARP, width) if length >= MANY and whole and fits and width >= MIN_SHARERS else None
-    if tile := _narrow_tile(extents(sch, loops), length, width) or shared:
+    if tile := narrow_tile(extents(sch, loops), length, width) or shared:
         _split_over_threads(sch, computed, loops, width, tile)
         return
     outer, vector = sch.split(loops[-1], [None, width])
@@ -191,46 +179,6 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     _compute_epilogue(sch, computed[1:], thread)
     sch.compute_at(reduction, thread, preserve_unit_loops=True)
     _accumulate(sch, reduction, 2)
-
-
-def _narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | None:
-    """Return how many vectors of columns a block has, and how many threads share each, if few threads would have one.
-
-    None where there are many columns or few rows, or where nothing divides the rows. Symbolic extents may be large: a
-    block has no fewer vectors for them than it can.
-    """
-    *outer, last = (extent if isinstance(extent, int) else 0 for extent in kept)
-    vectors, others = last // width, math.prod(outer)
-    if length < MANY // 2 or not vectors or vectors * others > BUSY:
-        return None
-    widths = range(min(vectors, MAX_TILE), min(vectors, SECTOR // VECTOR_BYTES) - 1, -1)
-    sizes = [size for size in widths if not vectors % size]
-    size = next((size for size in sizes if not others or others * (vectors // size) >= TILES), sizes[-1])
-    sharers = next((count for count in (width, width // 2, width // 4) if count > 1 and not length % count), 0)
-    return (size, sharers) if sharers and (others or size * sharers >= WARP) else None
-
-
-def _width(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
-    """Return how many columns a thread accumulates: a full vector of the narrowest operand."""
-    if not (operands := _contiguous_operands(sch, reduction)) or not isinstance(extent, int):
-        return 1
-    rows = [getattr(buffer.shape[-1], "value", 1) for buffer in operands]  # of which it may read a part
-    sizes = [itemsize(buffer) for buffer in operands]
-    most = max(*sizes, itemsize(sch.get(reduction).writes[0].source))
-    width = min(VECTOR_BYTES // min(sizes), MAX_WIDE_BYTES // most)
-    while any(length % width for length in (extent, *rows)):
-        width //= 2
-    return width
-
-
-def _contiguous_operands(sch: s_tir.Schedule, reduction: Any) -> list[Any]:
-    """Return the parameters whose last index is the innermost axis that the reduction keeps, but no gathered ones."""
-    kept = [v for v in sch.get(reduction).iter_vars if v.iter_type == tirx.IterVar.DataPar]
-    if not kept:
-        return []
-    reads = [load for load in loads(sch.get(reduction).body) if load.source.scope() == "global" and load.indices]
-    placed = [load for load in reads if not any(loads(index) for index in load.indices)]
-    return list(IdentitySet(load.source for load in placed if load.indices[-1].same_as(kept[-1].var)))
 
 
 def _accumulate(sch: s_tir.Schedule, reduction: Any, depth: int) -> None:
@@ -247,7 +195,7 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, depth: int) -> None:
         reduced = list(sch.split(reduced[0], [None, rows]))
         unrolled = reduced[1:]
     sch.reorder(*kept[:-1], *reduced, *kept[-1:])
-    for buffer in _contiguous_operands(sch, reduction):
+    for buffer in contiguous_operands(sch, reduction):
         load = sch.cache_read(reduction, read_index(sch, reduction, buffer), "local")
         sch.compute_at(load, reduced[-1], preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
@@ -280,7 +228,7 @@ def _split_over_threads(
     reduction, (vectors, sharers) = computed[0], tile
     outer, columns = sch.split(loops[-1], [None, vectors * width])
     tiles = sch.fuse(*loops[:-1], outer)
-    grid, tile_of_block = sch.split(tiles, [None, _tiles_of_block(extents(sch, [tiles])[0], vectors * sharers)])
+    grid, tile_of_block = sch.split(tiles, [None, tiles_of_block(extents(sch, [tiles])[0], vectors * sharers)])
     sch.bind(grid, "blockIdx.x")
     sch.bind(tile_of_block, "threadIdx.z")
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
@@ -306,12 +254,6 @@ def _split_over_threads(
     sch.vectorize(vector)
     sch.compute_at(partial, places, preserve_unit_loops=True)
     _accumulate(sch, partial, len(list(sch.get_loops(left))) - 1)
-
-
-def _tiles_of_block(tiles: Any, threads: int) -> int:
-    """Return how many tiles have a block together: as many as make a warp, if they divide all."""
-    most = WARP // threads if isinstance(tiles, int) else 1
-    return next((count for count in range(most, 1, -1) if not tiles % count), 1)
 
 
 def _inner(sch: s_tir.Schedule, block: Any, depth: int, kind: int) -> list[Any]:
