@@ -18,6 +18,8 @@ from packager.graph.identity import IdentityMap, IdentitySet, position, same_obj
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import blocks, is_condition, is_movement, loads, variables
 
+MOST = 16  # conditions
+
 
 def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
     """Return an elementwise function of one block as several: the last computes, those before it move its operands.
@@ -27,6 +29,9 @@ def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
     """
     (found, *several) = blocks(sch)
     block, parameters = sch.get(found), sch.mod["main"].params
+    # Conditions within each other are rebuilt once for each of them: of a concatenation of 81 parts without an end.
+    if sum(is_condition(call) for call in nodes_of(block.body, Call)) > MOST:
+        raise ScheduleError(f"more than {MOST} conditions")
     value = _simplified(block)
     conditions = [call for call in nodes_of(value, Call) if is_condition(call)]
     if several or not conditions or not isinstance(block.body, tirx.BufferStore) or is_movement(sch, found):

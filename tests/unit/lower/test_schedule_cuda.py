@@ -627,6 +627,16 @@ def test_rotary_embeddings_load_vectors(make: Callable[..., Any], shape: Shape) 
     assert not re.search(r"p0\[", kernel), "no element is loaded alone"
 
 
+def test_concatenations_of_many_products_end() -> None:
+    """Each is within the condition of the one before: that of PWC-Net, of 81, had no end."""
+
+    def make(x: Any, *others: Any) -> Any:
+        return R.concat([R.multiply(x, other) for other in others], 3)
+
+    (primfunc,) = functions(make, *[((2, 3, 5, 8), H)] * 40)
+    lower(schedule_cuda(primfunc, TARGET))
+
+
 @pytest.mark.parametrize(
     ("make", "inputs"),
     [
