@@ -29,7 +29,6 @@ def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
     """
     (found, *several) = blocks(sch)
     block, parameters = sch.get(found), sch.mod["main"].params
-    # Conditions within each other are rebuilt once for each of them: of a concatenation of 81 parts without an end.
     if sum(is_condition(call) for call in nodes_of(block.body, Call)) > MOST:
         raise ScheduleError(f"more than {MOST} conditions")
     value = _simplified(block)
@@ -102,22 +101,50 @@ def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
     return function.with_attrs(dict(attrs)) if attrs else function
 
 
+def simplify_conditional_loads(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Simplify the indices of loads that conditions guard by what these say, in all blocks of a function.
+
+    What carries of reshapes leave, ``(y - 3) % 28 // 7`` where y is 3 at least, TVM's simplification of sums of such
+    terms gets wrong (``(y + 4) % 28 // 7 - 1``): windows that are shifted back were read before their beginning.
+    """
+
+    def simplified(block: Any) -> Any:
+        if not isinstance(block.body, tirx.BufferStore) or not _has_conditions(block.body.value):
+            return block
+        body = tirx.BufferStore(block.body.buffer, _simplified(block), block.body.indices)
+        return s_tir.SBlock(
+            *(block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init),
+            *(block.alloc_buffers, block.match_buffers, block.annotations),
+        )
+
+    return primfunc.with_body(structural_map(primfunc.body, (s_tir.SBlock, simplified)))
+
+
+def _has_conditions(value: Any) -> bool:
+    return any(is_condition(call) for call in nodes_of(value, Call))
+
+
 def _simplified(block: Any) -> Any:
-    """Return what a block stores, the indices of loads without what their conditions exclude: carries of reshapes."""
-    analyzer = sym.Analyzer()
+    """Return what a block stores, the indices of loads without what their conditions exclude."""
+    analyzer, made = sym.Analyzer(), IdentitySet()
     for variable in block.iter_vars:
         analyzer.bind(variable.var, variable.dom)
 
     def rebuilt(node: Any) -> Any:
-        if isinstance(node, TensorLoad):
-            return tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
-        if not is_condition(node):
+        if node in made:  # the map goes on in what it is given
             return node
-        branches = []
-        for condition, branch in ((node.args[0], node.args[1]), (tirx.Not(node.args[0]), node.args[2])):
-            with analyzer.constraint_scope(analyzer.simplify(condition)):
-                branches.append(everywhere(branch))
-        return tirx.if_then_else(node.args[0], *branches)
+        if isinstance(node, TensorLoad):
+            result = tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
+        elif is_condition(node):
+            branches = []
+            for condition, branch in ((node.args[0], node.args[1]), (tirx.Not(node.args[0]), node.args[2])):
+                with analyzer.constraint_scope(analyzer.simplify(condition)):
+                    branches.append(everywhere(branch))
+            result = tirx.if_then_else(node.args[0], *branches)
+        else:
+            return node
+        made.add(result)
+        return result
 
     def everywhere(value: Any) -> Any:
         return structural_map(value, [(TensorLoad, rebuilt), (Call, rebuilt)], order="pre")

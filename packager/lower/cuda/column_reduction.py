@@ -29,7 +29,7 @@ from packager.lower.blocks import (
     unroll,
     variables,
 )
-from packager.lower.cuda.column_tiles import MANY, WARP, contiguous_operands, narrow_tile, tiles_of_block, width_of
+from packager.lower.cuda.column_tiles import MANY, WARP, contiguous_operands, narrow_tile, width_of
 from packager.lower.cuda.elementwise import schedule_elementwise
 from packager.lower.cuda.padded_rows import pad_rows
 
@@ -227,10 +227,8 @@ def _split_over_threads(
     """
     reduction, (vectors, sharers) = computed[0], tile
     outer, columns = sch.split(loops[-1], [None, vectors * width])
-    tiles = sch.fuse(*loops[:-1], outer)
-    grid, tile_of_block = sch.split(tiles, [None, tiles_of_block(extents(sch, [tiles])[0], vectors * sharers)])
+    grid = sch.fuse(*loops[:-1], outer)
     sch.bind(grid, "blockIdx.x")
-    sch.bind(tile_of_block, "threadIdx.z")
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)
     sch.reorder(*kept, *reduced)
     fused = sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]
@@ -244,9 +242,9 @@ def _split_over_threads(
     sch.reorder(row, column, turn)
     _compute_epilogue(sch, computed[1:], turn)
     sch.compute_at(reduction, turn, preserve_unit_loops=True)
-    _decompose_init(sch, reduction, _inner(sch, reduction, 5, tirx.IterVar.CommReduce)[0])
-    sch.compute_at(left, tile_of_block, preserve_unit_loops=True)
-    share, *others = list(sch.get_loops(left))[2:]
+    _decompose_init(sch, reduction, _inner(sch, reduction, 4, tirx.IterVar.CommReduce)[0])
+    sch.compute_at(left, grid, preserve_unit_loops=True)
+    share, *others = list(sch.get_loops(left))[1:]
     places, vector = sch.split(others[-1], [None, width])
     sch.reorder(share, *others[:-1], places, vector)
     sch.bind(share, "threadIdx.y")

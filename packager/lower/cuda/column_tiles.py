@@ -40,12 +40,6 @@ def narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | N
     return (size, sharers) if sharers and (others or size * sharers >= WARP) else None
 
 
-def tiles_of_block(tiles: Any, threads: int) -> int:
-    """Return how many tiles have a block together: as many as make a warp, if they divide all."""
-    most = WARP // threads if isinstance(tiles, int) else 1
-    return next((count for count in range(most, 1, -1) if not tiles % count), 1)
-
-
 def width_of(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:
     """Return how many columns a thread accumulates: a full vector of the narrowest operand."""
     if not (operands := contiguous_operands(sch, reduction)) or not isinstance(extent, int):

@@ -26,7 +26,7 @@ from packager.lower.blocks import (
     kinds,
     schedule_of,
 )
-from packager.lower.conditional_loads import part_conditional_loads
+from packager.lower.conditional_loads import part_conditional_loads, simplify_conditional_loads
 from packager.lower.cuda.column_reduction import schedule_column_reduction
 from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
@@ -59,7 +59,7 @@ def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.Pr
             except _NOT_FOR_THIS:
                 continue
             if _is_bound(scheduled):
-                return scheduled
+                return simplify_conditional_loads(scheduled)
         return _dlight(primfunc, dlight.gpu.Fallback())
 
 
