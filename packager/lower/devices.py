@@ -19,7 +19,7 @@ from packager.lower.cpu.schedule import schedule as schedule_cpu
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
-from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd
+from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
@@ -92,6 +92,7 @@ CUDA_LEGALIZERS = {
     "relax.cumprod": legalize_as_reductions,
     "relax.scatter_elements": scatter_elements,
     "relax.scatter_nd": scatter_nd,
+    SCATTER_SLICES: scatter_slices,
     sorting.TOP_K: sort_rows,
     sorting.POSITIONS: compact,
     sorting.UNIQUE: group_slices,

@@ -62,8 +62,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module, constants = convert_qdq(apply(TIDY, module), num_inputs, constants, data=data)
     if wanted.float8_matmuls:
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs, halves=wanted.float8_halves)
-    if device == "cpu":
-        module = narrow_indices(module)
+    module = narrow_indices(module, replaced=device == "cpu")
     if device == "cuda":
         module = read_halves(raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs, of_vectors=True))
     elif wanted.normalizations:

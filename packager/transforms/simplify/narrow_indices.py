@@ -21,22 +21,22 @@ from packager.graph.rewrite import map_bindings
 SCATTER_SLICES = "relax.packager.scatter_slices"
 
 
-def narrow_indices(module: tvm.IRModule) -> tvm.IRModule:
+def narrow_indices(module: tvm.IRModule, *, replaced: bool = True) -> tvm.IRModule:
     """Rewrite ``scatter_elements`` and ``gather_elements`` of ``main`` whose indices are the same after the axis.
 
-    Leaves dead code.
+    Scatters that replace elements only if ``replaced``. Leaves dead code.
     """
     made: IdentityMap[Any] = IdentityMap()
 
     def narrow(binding: Any) -> list[Any]:
         made[binding.var] = binding.value
-        call = _by_slices(binding.value, made)
+        call = _by_slices(binding.value, made, replaced=replaced)
         return [binding if call is None else relax.VarBinding(binding.var, call)]
 
     return relax.transform.Normalize()(map_bindings(module, narrow))
 
 
-def _by_slices(value: Any, made: IdentityMap[Any]) -> Any | None:
+def _by_slices(value: Any, made: IdentityMap[Any], *, replaced: bool) -> Any | None:
     """Return what computes the same from an index for each slice, or None."""
     operator = operator_of(value)
     if operator not in ("scatter_elements", "gather_elements"):
@@ -55,6 +55,8 @@ def _by_slices(value: Any, made: IdentityMap[Any]) -> Any | None:
     if not same(others, (*full[:axis], *full[axis + 1 :])):
         return None
     if operator == "scatter_elements":
+        if str(value.attrs.reduction) == "update" and not replaced:
+            return None
         data, _, updates = value.args
         attributes = tvm.ir.make_node("ir.DictAttrs", axis=axis, reduction=str(value.attrs.reduction))
         return relax.Call(Op.get(SCATTER_SLICES), [data, wide.args[0], updates], attributes)

@@ -18,6 +18,7 @@ from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import _make_kernels
+from packager.transforms.simplify.narrow_indices import SCATTER_SLICES
 
 GENERATOR = np.random.default_rng(3)
 N = tirx.Var("n", "int64")
@@ -227,3 +228,21 @@ def test_slices_get_their_updates_in_order(shape: tuple[int, ...], reduction: st
         place = tuple(indices[at])
         expected[place] = REDUCTIONS[reduction](expected[place], updates[at])
     np.testing.assert_array_equal(run(data, indices, updates)[0], expected)
+
+
+@pytest.mark.parametrize("number", [40, 2500])
+@pytest.mark.parametrize(("reduction", "dtype"), [("min", "int64"), ("add", "float32"), ("add", "float16")])
+def test_slices_with_an_index_each(reduction: str, dtype: str, number: int) -> None:
+    sizes = [((2, 6, 5), dtype), ((2, number, 1), "int64"), ((2, number, 5), dtype)]
+    attributes = tvm.ir.make_node("ir.DictAttrs", axis=1, reduction=reduction)
+    run = compiled(
+        lambda *operands: relax.Call(tvm.ir.Op.get(SCATTER_SLICES), [*operands], attributes),
+        *(relax.TensorType(size, kind) for size, kind in sizes),
+    )
+    data, updates = (GENERATOR.integers(-2, 3, size).astype(dtype) for size in (sizes[0][0], sizes[2][0]))
+    indices = GENERATOR.integers(-6, 6, sizes[1][0])
+    expected = data.astype("f8")
+    for which, row in np.ndindex(2, number):
+        place = which, indices[which, row, 0]
+        expected[place] = REDUCTIONS[reduction](expected[place], updates[which, row])
+    np.testing.assert_array_equal(run(data, indices, updates)[0], expected.astype(dtype))

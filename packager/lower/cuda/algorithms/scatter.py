@@ -1,7 +1,8 @@
 """Lower scatters that reduce for GPUs: a thread for each element of the result, or for several, reads all indices.
 
 An element gets its updates in the order of the indices, whichever threads there are: results are always the same, as
-they are on CPUs, and without atomic operations. Threads side by side read the same index, or indices side by side.
+they are on CPUs, and without atomic operations. Threads side by side read the same index, or indices side by side. Many
+indices of slices are sorted first, in a stable order.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 from tvm.sym import Analyzer
 
-from packager.graph.dataflow import extents_of
+from packager.graph.dataflow import extents_of, same
+from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local
 from packager.lower.legalize.accumulate import FULL, HALVES
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # The most threads that are worth it: each more reads all indices once more.
 THREADS = 1 << 17
+# Indices of slices that are sorted first: a thread then reads those of its element alone.
+MANY = 2048
 
 
 _Place = Callable[[Any, Any, Any, Any], Any]
@@ -30,19 +34,30 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     """Legalize ``scatter_elements``; one that replaces elements as TVM does, since it may be in place."""
     if str(call.attrs.reduction) == "update":
         return _as_tvm(builder, call)
+    return _along_axis(builder, call, int(call.attrs.axis), str(call.attrs.reduction))
+
+
+def scatter_slices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``packager.scatter_slices``."""
+    return _along_axis(builder, call, int(call.attrs["axis"]), str(call.attrs["reduction"]))
+
+
+def _along_axis(builder: relax.BlockBuilder, call: relax.Call, axis: int, reduction: str) -> relax.Expr:
     data, indices, updates = call.args
-    shape = list(extents_of(data) or ())
-    axis = int(call.attrs.axis) % len(shape)
+    at = axis % len(extents_of(data) or ())
 
     def parted(tensor: Any) -> Any:
         """Return a tensor as [outer, along the axis, columns]."""
         own = list(extents_of(tensor) or ())
-        return _reshaped(builder, tensor, own[:axis], own[axis : axis + 1], own[axis + 1 :])
+        return _reshaped(builder, tensor, own[:at], own[at : at + 1], own[at + 1 :])
+
+    operands = [parted(tensor) for tensor in (data, indices, updates)]
+    is_slice = same(operands[1].ty.shape.values[2], 1)
 
     def place(found: Any, which: Any, source: Any, column: Any) -> Any:
-        return found[which, source, column]
+        return found[which, source, int64(0) if is_slice else column]
 
-    return _scattered(builder, call, [parted(tensor) for tensor in (data, indices, updates)], place)
+    return _scattered(builder, call, operands, place, reduction)
 
 
 def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -65,7 +80,7 @@ def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             at = at * extent + inside(found[which, source, number], int64(extent))
         return at
 
-    return _scattered(builder, call, operands, place)
+    return _scattered(builder, call, operands, place, str(call.attrs.reduction))
 
 
 def _as_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -77,10 +92,12 @@ def _reshaped(builder: relax.BlockBuilder, tensor: Any, *parts: list[Any]) -> An
     return builder.emit(relax.op.reshape(tensor, extents))
 
 
-def _scattered(builder: relax.BlockBuilder, call: relax.Call, operands: list[Any], place: _Place) -> relax.Expr:
+def _scattered(
+    builder: relax.BlockBuilder, call: relax.Call, operands: list[Any], place: _Place, reduction: str
+) -> relax.Expr:
     result = relax.TensorType(operands[0].ty.shape, call.args[0].ty.dtype)
     name = call.op.name.rpartition(".")[2]
-    function = _function([operand.ty for operand in operands], result, REDUCTIONS[str(call.attrs.reduction)], place)
+    function = _function([operand.ty for operand in operands], result, REDUCTIONS[reduction], place)
     (found,) = emit(builder, name, function, operands, [result])
     return relax.op.reshape(found, extents_of(call.args[0]))
 
@@ -89,7 +106,9 @@ def _function(operands: list[Any], result: Any, combine: Callable[[Any, Any], An
     """Write updates [outer, number, columns] of data [outer, places, columns]; ``place`` reads where one goes."""
     nests = Nests(operands, [result])
     (data, indices, updates), (into,) = nests.inputs, nests.outputs
-    (outer, places, columns), _, (_, number, _), _ = nests.extents
+    (outer, places, columns), (_, _, counts), (_, number, _), _ = nests.extents
+    if isinstance(number, tirx.IntImm) and int(number) > MANY and same(counts, 1):
+        return _sorted(nests, combine, place)
     total = int64(outer) * places * columns
     span = _constant(tirx.floordiv(total + (THREADS - 1), int64(THREADS)))
     is_single = isinstance(span, tirx.IntImm) and int(span) == 1
@@ -112,6 +131,36 @@ def _function(operands: list[Any], result: Any, combine: Callable[[Any, Any], An
                     held[0] = combine(held[0], cast(update, wide))
         if held is not None:
             into[which, first, column] = cast(held[0], dtype)
+    return nests.primfunc()
+
+
+def _sorted(nests: Nests, combine: Callable[[Any, Any], Any], place: _Place) -> tirx.PrimFunc:
+    """Write the same for many slices with an index each: sorted by it, those of a place follow each other in order."""
+    (data, indices, updates), (into,) = nests.inputs, nests.outputs
+    (outer, places, columns), _, (_, number, _), _ = nests.extents
+
+    def key(which: Any, source: Any) -> Any:
+        return inside(place(indices, which, source, int64(0)), places)
+
+    found = merge_sort(nests, outer, number, number, int(number), ByKey("int64", key, largest_first=False))
+    dtype = str(data.dtype)
+    wide = FULL if dtype in HALVES else dtype
+    with nests.grid("scatter", outer, places, columns) as (which, at, column):
+        base = keep(which * number)
+        low, high = local(int64(0)), local(int64(number))
+        with T.While(low[0] < high[0]):
+            middle = keep((low[0] + high[0]) >> int64(1))
+            with T.If(found.keys[base + middle] < at):
+                with T.Then():
+                    low[0] = middle + 1
+                with T.Else():
+                    high[0] = middle
+        held = local(cast(data[which, at, column], wide))
+        with T.While(tirx.all(low[0] < number, found.keys[base + tirx.min(low[0], number - 1)] == at)):
+            update = updates[which, cast(found.indices[base + low[0]], "int64"), column]
+            held[0] = combine(held[0], cast(update, wide))
+            low[0] = low[0] + 1
+        into[which, at, column] = cast(held[0], dtype)
     return nests.primfunc()
 
 
