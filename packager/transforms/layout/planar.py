@@ -19,6 +19,8 @@ from packager.transforms.layout.layouts import ELEMENTWISE, FIRST
 
 # Axis 2 of an image is its height; here it is 1.
 HEIGHT = 2
+# The fewest channels of a group that libraries have kernels for.
+GROUP = 4
 POOLINGS = {"nn.max_pool1d": relax.op.nn.max_pool2d, "nn.avg_pool1d": relax.op.nn.avg_pool2d}
 OF_ELEMENTS = ELEMENTWISE | {"sin", "cos"}
 
@@ -26,7 +28,7 @@ OF_ELEMENTS = ELEMENTWISE | {"sin", "cos"}
 def convolve_lines_as_images(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """Rewrite the 1-D convolutions of ``main``, transposed ones too, that have constant weights and static lengths.
 
-    Grouped ones are left.
+    Those of groups with fewer than four channels are left.
     """
     main = module["main"]
     if not any(operator_of(binding.value) in ("nn.conv1d", "nn.conv1d_transpose") for binding in bindings_of(main)):
@@ -100,7 +102,9 @@ class _Rewriter:
         if not data or not weight or not result or layouts != ("NCW", "IOW" if transposed else "OIW", "NCW"):
             return False
         static = all(isinstance(extent, int) and extent > 0 for extent in (*data[1:], *weight, *result[1:]))
-        return static and int(attrs.groups) == 1 and call.args[1] in self.constants
+        groups = int(attrs.groups)
+        takes = groups == 1 or (not transposed and int(weight[1]) >= GROUP)
+        return static and takes and call.args[1] in self.constants
 
     def _convolution(self, call: relax.Call, name: str) -> Any:
         attrs = call.attrs
