@@ -29,7 +29,7 @@ from packager.lower.blocks import (
     unroll,
     variables,
 )
-from packager.lower.cuda.column_tiles import MANY, WARP, contiguous_operands, narrow_tile, width_of
+from packager.lower.cuda.column_tiles import MANY, WARP, contiguous_operands, joined_axes, narrow_tile, width_of
 from packager.lower.cuda.elementwise import schedule_elementwise
 from packager.lower.cuda.padded_rows import pad_rows
 
@@ -161,6 +161,9 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
         computed = [reduction]
     loops = list(sch.get_loops(result)) or [sch.add_unit_loop(result)]
     width = width_of(sch, reduction, extents(sch, loops)[-1])
+    joined = joined_axes(extents(sch, loops), length)
+    if joined > 1:
+        loops = [*loops[:-joined], sch.fuse(*loops[-joined:])]
     last = extents(sch, loops)[-1]
     whole = len([e for e in extents(sch, loops) if e != 1]) <= 1 or (
         isinstance(last, int) and not last % (WARP * width)
@@ -169,7 +172,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     fits = not isinstance(last, int) or last >= WARP * width
     shared = (WARP, width) if length >= MANY and whole and fits and width >= MIN_SHARERS else None
     if tile := narrow_tile(extents(sch, loops), length, width) or shared:
-        _split_over_threads(sch, computed, loops, width, tile)
+        _split_over_threads(sch, computed, loops, width, tile, joined)
         return
     outer, vector = sch.split(loops[-1], [None, width])
     grid, thread = sch.split(sch.fuse(*loops[:-1], outer), [None, THREADS])
@@ -219,11 +222,11 @@ def _compute_epilogue(sch: s_tir.Schedule, epilogue: list[Any], thread: Any) -> 
 
 
 def _split_over_threads(
-    sch: s_tir.Schedule, computed: list[Any], loops: list[Any], width: int, tile: tuple[int, int]
+    sch: s_tir.Schedule, computed: list[Any], loops: list[Any], width: int, tile: tuple[int, int], joined: int
 ) -> None:
     """Split the rows of a tile, of vectors of columns by threads, and reduce their partial results in shared memory.
 
-    The threads of a vector divide its columns: all of them finish some.
+    The threads of a vector divide its columns: all of them finish some. Columns are of the last ``joined`` axes.
     """
     reduction, (vectors, sharers) = computed[0], tile
     outer, columns = sch.split(loops[-1], [None, vectors * width])
@@ -245,8 +248,8 @@ def _split_over_threads(
     _decompose_init(sch, reduction, _inner(sch, reduction, 4, tirx.IterVar.CommReduce)[0])
     sch.compute_at(left, grid, preserve_unit_loops=True)
     share, *others = list(sch.get_loops(left))[1:]
-    places, vector = sch.split(others[-1], [None, width])
-    sch.reorder(share, *others[:-1], places, vector)
+    places, vector = sch.split(sch.fuse(*others[-joined:]) if joined > 1 else others[-1], [None, width])
+    sch.reorder(share, *others[:-joined], places, vector)
     sch.bind(share, "threadIdx.y")
     sch.bind(places, "threadIdx.x")
     sch.vectorize(vector)

@@ -21,6 +21,19 @@ TILES = 128
 MAX_TILE = 64
 # Bytes that a tile should have of a row: less is part of what memory transfers at once.
 SECTOR = 32
+# Fewer columns make no tile.
+FEW_COLUMNS = 32
+
+
+def joined_axes(kept: list[Any], length: int) -> int:
+    """Return how many of the last axes are one axis of columns: several where the last alone is a few vectors."""
+    count, columns = 1, kept[-1]
+    while length >= MANY // 2 and isinstance(columns, int) and columns < FEW_COLUMNS and count < len(kept):
+        before = kept[-1 - count]
+        if not isinstance(before, int):
+            break
+        columns, count = columns * before, count + 1
+    return count
 
 
 def narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | None:

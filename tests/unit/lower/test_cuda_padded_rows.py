@@ -19,6 +19,7 @@ from packager.lower.blocks import blocks, extents, is_reduction, schedule_of
 from packager.lower.cuda.padded_rows import pad_rows
 from packager.lower.cuda.schedule import schedule_cuda
 from tests.stages import primfuncs_of
+from tests.unit.lower.test_schedule_cuda import lower, serial
 
 R = relax.op
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
@@ -71,3 +72,24 @@ def test_a_prime_number_of_rows_is_shared(tokens: int, name: str) -> None:
     (primfunc,) = primfuncs_of("cuda", make, ((64, tokens, 8), "float16"))
     found = launched(primfunc)
     assert found["threadIdx.y"] > 1  # threads share rows
+
+
+def outer_products(k: Any, v: Any) -> Any:
+    wide = [R.astype(R.expand_dims(each, [axis]), "float32") for each, axis in ((k, 4), (v, 3))]
+    return R.sum(R.multiply(*wide), axis=2)
+
+
+@pytest.mark.parametrize(("tokens", "depth", "threads"), [(197, 8, 16), (785, 16, 32), (70, 8, 16), (3137, 8, 64)])
+def test_heads_of_few_elements_are_columns_together(tokens: int, depth: int, threads: int) -> None:
+    shape = (1, 4, tokens, depth)
+    (primfunc,) = primfuncs_of("cuda", outer_products, (shape, "float16"), (shape, "float16"))
+    found = launched(primfunc)
+    assert found["threadIdx.x"] * found["threadIdx.y"] >= threads
+    scheduled = schedule_cuda(primfunc, TARGET)
+    lower(scheduled)
+    k, v = (np.random.default_rng(seed).standard_normal(shape).astype(np.float16) for seed in (0, 1))
+    result = np.full((1, 4, depth, depth), np.nan, str(scheduled.params[-1].dtype))
+    given = [tvm.runtime.tensor(each) for each in (k, v, result)]
+    tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), "llvm")["main"](*given)
+    want = np.einsum("bhni,bhnj->bhij", k.astype("f8"), v.astype("f8"))
+    np.testing.assert_allclose(given[-1].numpy(), want, rtol=1e-2, atol=1e-2)
