@@ -164,14 +164,15 @@ def torch_runs(
     half, given = given_to(module, inputs, dtype)
     attention_of_torch(half)
     ways: dict[str, Callable[[], Any]] = {"torch": lambda: half(*given)}
-    if any(tensor.ndim == 4 for tensor in given):
+    # Of tensors with more axes, as a layer of volumes has, torch makes nothing with channels last.
+    if any(tensor.ndim == 4 for tensor in given) and all(weight.ndim <= 4 for weight in half.parameters()):
         last = copy.deepcopy(half).to(memory_format=torch.channels_last)
         images = [t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in given]
         ways["torch, channels last"] = lambda: last(*images)
     if compiled:
         fast = torch.compile(half, dynamic=False)
         ways["torch.compile"] = lambda: fast(*given)
-    found = {}
+    found, stream = {}, torch.cuda.current_stream()
     for name, way in ways.items():
         for how, make_run in (("", captured), (", no graph", warmed)):
             try:
@@ -180,6 +181,7 @@ def torch_runs(
                 break
             except Exception as failure:  # what torch cannot run is no rival
                 print(f"  {name}{how}: {type(failure).__name__}: {str(failure)[:200]}", flush=True)
+                torch.cuda.set_stream(stream)  # a capture that fails leaves its own behind
                 torch.cuda.synchronize()
     return found
 

@@ -1,4 +1,5 @@
-"""Writes products of tiny matrices as sums: those of linear attention (arXiv:1812.01243) with small heads.
+"""Writes products of tiny matrices as sums: those of linear attention (arXiv:1812.01243) with small heads, and of rows
+that a few heads are (talking heads, arXiv:2003.02436).
 
 A tile of a GEMM would be mostly padding, and its operands copies; a reduction reads them where they lie, and fuses with
 what comes before and after. A softmax along tokens, by which keys are weighed, becomes reductions of columns likewise.
@@ -20,6 +21,8 @@ from packager.transforms.simplify.splits import slice_splits
 
 # The most rows and columns of a result, or columns and steps of its sums; and the fewest matrices.
 MOST, FEWEST = 16, 8
+# Likewise where one matrix is multiplied by many rows: the most columns and steps, and the fewest rows.
+TINY, MANY_ROWS = 8, 1024
 # The shortest axis of a softmax that becomes reductions.
 LONG = 64
 _TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
@@ -63,12 +66,13 @@ def _as_sum(emit: Callable[[Any], Any], call: Any) -> Any:
     """Return a product as the sum of its steps: along rows of both operands, or along columns of few steps."""
     left, right = call.args
     rank = len(static_shape_of(left) or ())
-    if _rows(call) <= MOST:
+    along_rows = right.ty.ndim > 2 and int(left.ty.shape.values[-2]) <= MOST
+    if along_rows:
         swapped = emit(relax.op.permute_dims(left, [*range(rank - 2), rank - 1, rank - 2]))
         factors = emit(relax.op.expand_dims(swapped, [rank])), emit(relax.op.expand_dims(right, [rank - 1]))
     else:
-        factors = emit(relax.op.expand_dims(left, [rank])), emit(relax.op.expand_dims(right, [rank - 2]))
-    return relax.op.sum(emit(relax.op.multiply(*factors)), axis=-3 if _rows(call) <= MOST else -2)
+        factors = emit(relax.op.expand_dims(left, [rank])), emit(relax.op.expand_dims(right, [right.ty.ndim - 2]))
+    return relax.op.sum(emit(relax.op.multiply(*factors)), axis=-3 if along_rows else -2)
 
 
 def _as_reductions(emit: Callable[[Any], Any], call: Any) -> Any:
@@ -79,24 +83,25 @@ def _as_reductions(emit: Callable[[Any], Any], call: Any) -> Any:
 
 
 def _is_small(flow: Dataflow, variable: Any) -> bool:
-    """Whether it is a product of many matrices with few rows and columns, or columns and steps, and no scores."""
+    """Whether it is a product of many matrices with few rows and columns, or columns and steps, and no scores.
+
+    Or of many rows with one matrix of few columns and steps.
+    """
     call = flow.call(variable, "matmul")
     shapes = [static_shape_of(operand) for operand in call.args] if call is not None else []
-    if len(shapes) != 2 or not all(shapes) or any(map(flow.is_constant, call.args)):
+    if len(shapes) != 2 or not all(shapes):
         return False
     left, right = shapes
     assert left is not None
     assert right is not None
+    if len(right) == 2:
+        return len(left) > 1 and max(right) <= TINY and math.prod(left[:-1]) >= MANY_ROWS
     if len(left) < 3 or left[:-2] != right[:-2] or math.prod(left[:-2]) < FEWEST:
         return False
     rows, steps, columns = left[-2], left[-1], right[-1]
     if columns > MOST or (rows > MOST) == (steps > MOST):
         return False
     return not any(_is_of_scores(flow, operand) for operand in call.args)
-
-
-def _rows(call: Any) -> int:
-    return int(call.args[0].ty.shape.values[-2])
 
 
 def _behind_views(flow: Dataflow, variable: Any) -> Any:

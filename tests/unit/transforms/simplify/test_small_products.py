@@ -92,6 +92,10 @@ def test_larger_heads_stay_and_their_softmax_is_reductions() -> None:
         ([(8, 8, 100), (8, 100, 17)], False),
         ([(8, 100, 100), (8, 100, 8)], False),
         ([(8, 8, 8), (8, 8, 8)], False),  # as small as it is, no reduction is long
+        ([(8, 14, 14, 4), (4, 4)], True),
+        ([(1024, 8), (8, 3)], True),
+        ([(1023, 8), (8, 3)], False),
+        ([(2048, 8), (8, 9)], False),
     ],
 )
 def test_what_is_small(shapes: list[tuple[int, ...]], is_sum: bool) -> None:
@@ -113,3 +117,20 @@ def test_products_are_not_rounded_before_they_are_summed(tmp_path: Path) -> None
     assert [operator_of(each) for each in factors] == ["multiply", "multiply"]
     halves = [flow.value(factor.args[0]) for factor in factors]
     assert [(operator_of(each), str(each.args[0].ty.dtype)) for each in halves] == [("astype", "float16")] * 2
+
+
+def test_rows_of_a_few_heads_are_sums() -> None:
+    """Heads that talk before and after their softmax."""
+    parameters = inputs((2, 4, 24, 32), (4, 4), (4, 4))
+
+    def make(emit: Any, scores: Any, before: Any, after: Any) -> Any:
+        mixed = emit(R.matmul(emit(R.permute_dims(scores, [0, 2, 3, 1])), before))
+        weights = emit(R.nn.softmax(emit(R.permute_dims(mixed, [0, 3, 1, 2])), axis=-1))
+        return R.permute_dims(emit(R.matmul(emit(R.permute_dims(weights, [0, 2, 3, 1])), after)), [0, 3, 1, 2])
+
+    module = function(parameters, make)
+    summed = sum_small_products(module)
+    assert operators(summed).count("sum") == 2
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
+    np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
