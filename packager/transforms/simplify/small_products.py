@@ -101,7 +101,18 @@ def _is_small(flow: Dataflow, variable: Any) -> bool:
     rows, steps, columns = left[-2], left[-1], right[-1]
     if columns > MOST or (rows > MOST) == (steps > MOST):
         return False
-    return not any(_is_of_scores(flow, operand) for operand in call.args)
+    return not _are_scores(flow, variable) and not any(_is_of_scores(flow, operand) for operand in call.args)
+
+
+def _are_scores(flow: Dataflow, product: Any) -> bool:
+    """Whether a softmax reads a product, scaled and masked: that of queries and keys."""
+    reached = [product]
+    for _ in range(_STEPS):
+        readers = [reader for each in reached for reader in flow.readers(each)]
+        if any(flow.call(reader, "nn.softmax") is not None for reader in readers):
+            return True
+        reached = [reader for reader in readers if flow.call(reader, *_BETWEEN) is not None]
+    return False
 
 
 def _behind_views(flow: Dataflow, variable: Any) -> Any:

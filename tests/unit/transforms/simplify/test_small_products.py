@@ -70,8 +70,9 @@ def test_products_of_small_heads_are_sums_of_slices(depth: int) -> None:
     np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
 
 
-def test_attention_with_scores_stays() -> None:
-    module, _ = scored()
+@pytest.mark.parametrize("depth", [8, 32])
+def test_attention_with_scores_stays(depth: int) -> None:
+    module, _ = scored(depth=depth)
     assert operators(sum_small_products(module)) == operators(module)
 
 
