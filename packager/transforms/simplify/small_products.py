@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, slice_of, static_shape_of
+from packager.graph.dataflow import Dataflow, slice_of, static_shape_of
 from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import apply, map_bindings
 from packager.transforms.simplify.splits import slice_splits
@@ -124,17 +124,14 @@ def _behind_views(flow: Dataflow, variable: Any) -> Any:
 
 def _is_of_scores(flow: Dataflow, operand: Any) -> bool:
     """Whether an operand is a softmax of a product of two tensors: that of attention."""
-    source = _behind_views(flow, operand)
-    if flow.call(source, "nn.softmax") is None:
-        return False
-    source = flow.value(source).args[0]
+    softmax = flow.call(_behind_views(flow, operand), "nn.softmax")
+    reached = [] if softmax is None else [softmax.args[0]]
     for _ in range(_STEPS):
-        call = flow.call(source, *_BETWEEN)
-        if call is None:
-            break
-        source = call.args[1 if operator_of(call) == "where" else 0]
-    call = flow.call(source, "matmul")
-    return call is not None and not any(map(flow.is_constant, call.args))
+        products = [call for each in reached if (call := flow.call(each, "matmul")) is not None]
+        if any(not any(map(flow.is_constant, call.args)) for call in products):
+            return True
+        reached = [part for each in reached if (call := flow.call(each, *_BETWEEN)) is not None for part in call.args]
+    return False
 
 
 def _runs_along_tokens(flow: Dataflow, variable: Any) -> bool:
@@ -156,7 +153,8 @@ def _slice_before_transposes(module: tvm.IRModule) -> tvm.IRModule:
         transposed = flow.call(binding.value.args[0], "permute_dims") if slices is not None else None
         if slices is None or transposed is None or not _is_sliced(flow, binding.value.args[0]):
             return [binding]
-        axes = [int(axis) for axis in transposed.attrs.axes or ()]
+        rank = len(slices)
+        axes = [int(axis) % rank for axis in transposed.attrs.axes or range(rank - 1, -1, -1)]
         cut = [place for place, part in enumerate(slices) if part != slice(None)]
         bounds = [[slices[place].start for place in cut], [slices[place].stop for place in cut]]
         return _replaced(

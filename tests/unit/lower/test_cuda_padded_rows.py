@@ -68,8 +68,7 @@ def launched(primfunc: tirx.PrimFunc) -> dict[str, int]:
 @pytest.mark.parametrize("name", ["sum", "max"])
 def test_a_prime_number_of_rows_is_shared(tokens: int, name: str) -> None:
     """Tokens of an image and one that is its class, of 64 heads with 8 elements."""
-    make = lambda x: getattr(R, name)(x, axis=1)  # noqa: E731
-    (primfunc,) = primfuncs_of("cuda", make, ((64, tokens, 8), "float16"))
+    (primfunc,) = primfuncs_of("cuda", lambda x: getattr(R, name)(x, axis=1), ((64, tokens, 8), "float16"))
     found = launched(primfunc)
     assert found["threadIdx.y"] > 1  # threads share rows
 

@@ -41,7 +41,6 @@ class GatedProblem:
     a: Any
     matrices: tuple[Any, ...]
     dtype: str
-    out: str
     rows: tuple[Any, ...]
     columns: int
     depth: int
@@ -50,11 +49,11 @@ class GatedProblem:
 
 def read_gated(flow: Dataflow, gated: Gated, options: CutlassOptions) -> GatedProblem | None:
     """Return the problem of a gated product, or None if no kernel supports it."""
-    a, matrix = flow.value(gated.anchor).args[:2]
-    out = str(gated.result.ty.dtype)
+    a = flow.value(gated.anchor).args[0]
+    dtype = str(a.ty.dtype)
     read = _read_filters if operator_of(flow.value(gated.anchor)) == "nn.conv2d" else _read_matrix
     extents = read(flow, gated.products[0])
-    if options.arch != (SM90A,) or extents is None or out != str(a.ty.dtype) or out not in HALVES:
+    if options.arch != (SM90A,) or extents is None or str(gated.result.ty.dtype) != dtype:
         return None
     rows, columns, depth = extents
     columns = columns if len(gated.products) == 2 else columns // 2
@@ -65,7 +64,7 @@ def read_gated(flow: Dataflow, gated: Gated, options: CutlassOptions) -> GatedPr
     if all(isinstance(extent, int) for extent in rows) and math.prod(rows) < FEWEST_ROWS:
         return None
     filters = read is _read_filters
-    problem = GatedProblem(gated, a, matrices, str(matrix.ty.dtype), out, rows, columns, depth, filters)
+    problem = GatedProblem(gated, a, matrices, dtype, rows, columns, depth, filters)
     return problem if _rank(problem, options, FEWEST_ROWS) else None
 
 
@@ -88,8 +87,8 @@ def add_gated(
     draft.pointer("b", packed(problem.matrices, layout, _pack_filters if problem.filters else _pack_matrices))
     biases = tuple(product.bias for product in problem.gated.products if product.bias is not None)
     if biases:
-        pack = partial(_pack_biases, problem.out)
-        draft.pointer("bias", packed(biases, f"{problem.out}_gate{problem.gated.gate}", pack))
+        pack = partial(_pack_biases, problem.dtype)
+        draft.pointer("bias", packed(biases, f"{problem.dtype}_gate{problem.gated.gate}", pack))
     draft.pointer("d", Parameter("argument", len(arguments), written=True))
     n, k = problem.columns, problem.depth
     draft.set(m=problem.rows, n=n, k=k, batch=1, lda=k, ldb=k, ldd=n)
@@ -134,5 +133,5 @@ def _read_filters(flow: Dataflow, chain: Chain) -> tuple[tuple[Any, ...], int, i
 def _rank(problem: GatedProblem, options: CutlassOptions, rows: int) -> Ranking:
     fixed = all(isinstance(extent, int) for extent in problem.rows)
     shape = GemmShape(rows, 2 * problem.columns, problem.depth, 1, fixed)
-    form = GemmForm(problem.dtype, problem.out, activation=problem.gated.activation, constant=True, gated=True)
+    form = GemmForm(problem.dtype, problem.dtype, activation=problem.gated.activation, constant=True, gated=True)
     return rank_gemm(shape, form, math.gcd(problem.columns, problem.depth), options)

@@ -16,7 +16,7 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, bindings_of, operator_of
 from packager.transforms.simplify.small_products import sum_small_products
 from tests.stages import placed_file
-from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.transforms.simplify.test_modulated_convs import F, function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op
@@ -74,6 +74,34 @@ def test_products_of_small_heads_are_sums_of_slices(depth: int) -> None:
 def test_attention_with_scores_stays(depth: int) -> None:
     module, _ = scored(depth=depth)
     assert operators(sum_small_products(module)) == operators(module)
+
+
+def test_attention_whose_mask_chooses_the_scores_stays() -> None:
+    """The scores are the last operand of the choice, or of the sum with a mask."""
+    parameters = inputs(*[(2, HEADS, 16, 8)] * 3, (16, 16))
+
+    def make(emit: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
+        hidden = emit(R.greater(mask, relax.const(0.0, F)))
+        chosen = emit(R.where(hidden, relax.const(-1e9, F), emit(R.add(mask, scores))))
+        return R.matmul(emit(R.nn.softmax(chosen, axis=-1)), v)
+
+    module = function(parameters, make)
+    assert operators(sum_small_products(module)) == operators(module)
+
+
+def test_slices_of_reversed_axes_come_before() -> None:
+    def make(emit: Any, a: Any, b: Any, image: Any) -> Any:
+        part = emit(R.strided_slice(emit(R.permute_dims(image)), [0], [1], [3]))
+        return R.add(emit(R.matmul(a, b)), emit(R.reshape(part, (8, 8, 8))))
+
+    parameters = inputs((8, 8, 100), (8, 100, 8), (16, 16, 5))
+    module = function(parameters, make)
+    summed = sum_small_products(module)
+    assert operators(summed).index("strided_slice") < operators(summed).index("reshape")
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
+    np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
 
 
 def test_larger_heads_stay_and_their_softmax_is_reductions() -> None:
