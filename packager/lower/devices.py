@@ -13,6 +13,7 @@ from tvm.s_tir import dlight
 from packager.graph import tree_ensemble
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
+from packager.lower.conditional_loads import simplify_conditional_loads
 from packager.lower.cpu.kernels import lower_kernels
 from packager.lower.cpu.pack_weights import pack_weights
 from packager.lower.cpu.schedule import schedule as schedule_cpu
@@ -130,7 +131,7 @@ class Device:
 def _one_element_per_thread(primfunc: Any) -> Any:
     with TRIAL_GPU:
         module = tvm.IRModule({"main": primfunc})
-        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"]
+        return simplify_conditional_loads(dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)["main"])
 
 
 def _write_cuda(kernels: Sequence[Kernel]) -> None:

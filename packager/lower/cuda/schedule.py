@@ -51,16 +51,19 @@ def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.Pr
     Its parameters stay the same, but that an extent may become a variable, and that elementwise functions and
     normalizations may see them in other shapes of as many elements.
     """
-    primfunc = name_extents(widen(primfunc))
     with target:
-        for rule in _RULES:
-            try:
-                scheduled = rule(primfunc)
-            except _NOT_FOR_THIS:
-                continue
-            if _is_bound(scheduled):
-                return simplify_conditional_loads(scheduled)
-        return _dlight(primfunc, dlight.gpu.Fallback())
+        return simplify_conditional_loads(_scheduled(name_extents(widen(primfunc))))
+
+
+def _scheduled(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    for rule in _RULES:
+        try:
+            scheduled = rule(primfunc)
+        except _NOT_FOR_THIS:
+            continue
+        if _is_bound(scheduled):
+            return scheduled
+    return _dlight(primfunc, dlight.gpu.Fallback())
 
 
 def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
