@@ -100,6 +100,14 @@ def shape_of(value: Any) -> tuple[Any, ...] | None:
     return extents and tuple(int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in extents)
 
 
+def axes_of(call: Any) -> tuple[int, ...] | None:
+    """Return the order that a transpose puts axes in, counted from 0; None for other calls."""
+    if operator_of(call) != "permute_dims":
+        return None
+    rank, axes = call.args[0].ty.ndim, call.attrs.axes
+    return tuple(range(rank))[::-1] if axes is None else tuple(int(axis) % rank for axis in axes)
+
+
 def slice_of(call: Any) -> tuple[slice, ...] | None:
     """Return the slices of the axes that a call takes, one after the other element; None for other calls."""
     rank = len(shape_of(call.args[0]) or ()) if operator_of(call) == "strided_slice" else 0

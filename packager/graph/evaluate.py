@@ -17,12 +17,8 @@ from packager.bundle.arrays import Array
 from packager.graph import array_views as views
 from packager.graph.array_views import reshape_tracked
 from packager.graph.block_weights import DEQUANTIZE, dequantized, format_of
-from packager.graph.dataflow import bindings_of
+from packager.graph.dataflow import axes_of, bindings_of
 from packager.graph.identity import IdentityMap
-
-
-def _axes(call: relax.Call) -> tuple[int, ...] | None:
-    return None if call.attrs.axes is None else tuple(int(axis) for axis in call.attrs.axes)
 
 
 def _shape(call: relax.Call) -> tuple[int, ...]:
@@ -100,7 +96,7 @@ def _pad(call: relax.Call, array: Array) -> Array | None:
 
 OPERATORS: dict[str, Callable[..., Array | None]] = {
     "relax.reshape": lambda call, a: reshape_tracked(a, _shape(call)),
-    "relax.permute_dims": lambda call, a: a.transpose(_axes(call)),
+    "relax.permute_dims": lambda call, a: a.transpose(axes_of(call)),
     "relax.expand_dims": lambda call, a: reshape_tracked(a, _shape(call)),
     "relax.squeeze": lambda call, a: reshape_tracked(a, _shape(call)),
     "relax.broadcast_to": lambda call, a: np.broadcast_to(a, _shape(call)),

@@ -19,6 +19,7 @@ _ATTRIBUTES = {
     **{f"relax.nn.conv{axes}d_transpose": ("output_padding", *_WINDOW) for axes in (1, 2, 3)},
 }
 PRODUCTS = tuple(_ATTRIBUTES)
+_TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
 
 
 def nodes_of(node: Any, *kinds: Any) -> list[Any]:
@@ -110,6 +111,11 @@ def name_result(module: IRModule, name: str) -> IRModule:
         return module
     named = type(result)(name, result.ty)
     return with_main(module, structural_map(main, (relax.Var, lambda var: named if var.same_as(result) else var)))
+
+
+def tidy(module: IRModule) -> IRModule:
+    """Infer types of what a rewrite made, and drop its aliases and what nothing reads any more."""
+    return apply(_TIDY, module)
 
 
 def apply(passes: Sequence[Any], module: IRModule) -> IRModule:

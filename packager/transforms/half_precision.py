@@ -70,6 +70,7 @@ class _Converter:
         self.flow = Dataflow(main)
         self.computed = IdentitySet(main.params[:num_inputs])  # depends on inputs
         self.masks: IdentityMap[Any] = IdentityMap()
+        self.terms: IdentityMap[bool] = IdentityMap()
 
     def convert(self) -> relax.Function:
         self.full.update((parameter, parameter) for parameter in self.main.params)
@@ -90,7 +91,7 @@ class _Converter:
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
             self.half[variable] = self.builder.emit(relax.op.add(*operands), name)
-        elif halved and operator == "relax.sum" and value.args[0] in self.unrounded:
+        elif halved and self._is_sum(value) and not self._sums(binding):
             full = self.builder.emit(map_operands(value, self._before_rounding))
             self.half[variable] = self.builder.emit(relax.op.astype(full, self.dtype), name)
         elif halved and (operator == NORMALIZE or self._scales(value) or self._reshapes(value) or self._sums(binding)):
@@ -112,10 +113,20 @@ class _Converter:
         return operator_of(call) in FOLLOWERS and all(operands) and any(o in self.unrounded for o in call.args)
 
     def _sums(self, binding: Any) -> bool:
-        """Whether a binding is of the products that a sum is of, and nothing else."""
-        readers = self.flow.readers(binding.var)
-        is_product = operator_of(binding.value) == "multiply" and self.flow.is_read_once(binding.var)
-        return is_product and self.flow.call(readers[0], "sum") is not None
+        """Whether a binding is a product or a partial sum of those that a sum is of, and nothing else."""
+        return self._is_term(binding.var) and self._is_sum(self.flow.value(self.flow.readers(binding.var)[0]))
+
+    def _is_sum(self, call: Any) -> bool:
+        """Whether a call sums products along axes, or two products or sums of some that nothing else reads."""
+        return operator_of(call) in ("sum", "add") and all(map(self._is_term, call.args))
+
+    def _is_term(self, expr: Any) -> bool:
+        """Whether it is a product, or a sum of products, that is read once."""
+        if expr not in self.terms:
+            value = self.flow.value(expr)
+            is_term = operator_of(value) == "multiply" or (operator_of(value) == "add" and self._is_sum(value))
+            self.terms[expr] = is_term and self.flow.is_read_once(expr)
+        return self.terms[expr]
 
     def _reshapes(self, call: Any) -> bool:
         """Whether a call ends the groups of a normalization, whose scale and shift are of channels."""

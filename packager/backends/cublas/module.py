@@ -92,9 +92,10 @@ def draft_partition(partition: Partition, options: CublasOptions) -> Draft:
     if not isinstance(problem, CublasProblem):
         raise BackendError(f"cublas: {partition.name} ({composite.name}) has no problem of this backend's")
     call, memory = ProblemCall(f"{partition.name}_cublas", "pk_cublas_t"), ProblemMemory()
-    rows = most_elements(problem.rows, partition.function.params, partition.bounds)
+    parameters, bounds = partition.function.params, partition.bounds
+    rows, batch = (most_elements(extents, parameters, bounds) for extents in (problem.rows, problem.batch))
     state_problem(problem, rows, arguments, call, memory, options)
-    return Draft(call, memory, problem, rows, describe(problem, partition.cost.flops))
+    return Draft(call, memory, problem, rows, describe(problem, rows, batch))
 
 
 def revision_of(options: CublasOptions) -> str:

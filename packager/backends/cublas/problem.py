@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -163,21 +162,11 @@ def epilogue_of(chain: Chain) -> str:
     return " | ".join(f"CUBLASLT_EPILOGUE_{part}" for part in parts or ["DEFAULT"])
 
 
-def describe(problem: CublasProblem, flops: int) -> str:
-    """Return the key of a problem's tuning records, its rows at their maximum; a call computes ``flops``."""
+def describe(problem: CublasProblem, rows: int, batch: int) -> str:
+    """Return the key of a problem's tuning records, with the most rows and matrices."""
     n, k = (extent if isinstance(extent, int) else "?" for extent in (problem.columns, problem.depth))
-    batch = math.prod(problem.batch) if all(isinstance(extent, int) for extent in problem.batch) else "?"
-    parts = [problem.dtype, problem.out, f"{_most_rows(problem, flops)}x{n}x{k}", f"batch {batch}", problem.layout]
+    parts = [problem.dtype, problem.out, f"{rows}x{n}x{k}", f"batch {batch}", problem.layout]
     parts += [problem.chain.activation] * bool(problem.chain.activation)
     parts += ["gain"] * (problem.gain != 1.0) + ["columns"] * (problem.scales is not None)
     parts += ["bias"] * (problem.chain.bias is not None) + ["residual"] * (problem.chain.residual is not None)
     return "cublas " + " ".join(parts)
-
-
-def _most_rows(problem: CublasProblem, flops: int) -> int:
-    factors = (*problem.batch, *problem.rows, problem.columns, problem.depth)
-    rows = math.prod(extent for extent in problem.rows if isinstance(extent, int))
-    if all(isinstance(extent, int) for extent in factors):
-        return rows
-    known = math.prod(extent for extent in factors if isinstance(extent, int))
-    return rows * max(1, flops // max(1, 2 * known))  # the epilogue's operations count for less than a row

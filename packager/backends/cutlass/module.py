@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from packager.backends.base import Context, Target
 from packager.backends.cutlass.attention.problem import AttentionProblem, add_attention
@@ -79,22 +80,25 @@ def compile_partitions(partitions: Sequence[Partition], target: Target, context:
 def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
     """Return the functions of a partition, by the type of its problem."""
     arguments = IdentityMap((parameter, index) for index, parameter in enumerate(partition.function.params))
-    group, flops = GroupDraft(name=partition.name), partition.cost.flops
+    group = GroupDraft(name=partition.name)
+
+    def most(extents: Sequence[Any]) -> int:
+        return most_elements(extents, partition.function.params, partition.bounds)
+
     (composite,) = partition.composites
     match composite.problem:
         case AttentionProblem() as problem:
             add_attention(problem, arguments, group, options)
         case MatmulProblem() as problem:
-            add_gemm(problem, arguments, group, options, flops)
+            add_gemm(problem, arguments, group, options, most)
         case GatedProblem() as problem:
-            add_gated(problem, arguments, group, options, flops)
+            add_gated(problem, arguments, group, options, most)
         case BlockProblem() as problem:
-            rows = most_elements(problem.rows, partition.function.params, partition.bounds)
-            add_block_gemm(problem, arguments, group, options, rows)
+            add_block_gemm(problem, arguments, group, options, most(problem.rows))
         case ConvProblem() as problem:
-            add_convolution(problem, arguments, group, options, flops)
+            add_convolution(problem, arguments, group, options, most)
         case QuantizedProblem() as problem:
-            add_quantized(problem, arguments, group, options, flops)
+            add_quantized(problem, arguments, group, options, most)
         case RecurrentProblem() as problem:
             add_recurrent(problem, arguments, group, options)
         case _:

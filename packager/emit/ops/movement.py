@@ -11,7 +11,7 @@ from tvm import tirx
 
 from packager.emit.errors import CannotWriteError
 from packager.emit.function_writer import FunctionWriter, Rules, dtype_of, extents, rank, static_extents
-from packager.graph.dataflow import same
+from packager.graph.dataflow import axes_of, same
 
 _LOWEST = -(2**63)  # the end of a slice that goes backward to the first element
 
@@ -35,9 +35,7 @@ def _reshape(writer: FunctionWriter, call: Any) -> str:
 
 
 def _permute(writer: FunctionWriter, call: Any) -> str:
-    axes = call.attrs.axes
-    order = [int(axis) % rank(call) for axis in axes] if axes is not None else list(reversed(range(rank(call))))
-    return str(writer.node("Transpose", [writer.value(call.args[0])], perm=order))
+    return str(writer.node("Transpose", [writer.value(call.args[0])], perm=list(axes_of(call) or ())))
 
 
 def _broadcast(writer: FunctionWriter, call: Any) -> str:

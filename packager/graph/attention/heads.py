@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_map
 
-from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of, slice_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, scalar_of, shape_of, slice_of
 from packager.graph.identity import IdentityMap, IdentitySet
 
 MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze")
@@ -88,7 +88,7 @@ def follow_views(flow: Dataflow, variable: Any, *, widely: bool = False, repeate
     extents = shape_of(variable)
     if extents and len(extents) == 3:
         swap = flow.call(variable, "permute_dims") if widely else None
-        if swap is not None and [int(axis) for axis in swap.attrs.axes or ()] == [0, 2, 1]:
+        if swap is not None and axes_of(swap) == (0, 2, 1):
             views.append(variable)
             variable, extents = swap.args[0], (extents[0], extents[2], extents[1])
         inner = shape_of(flow.value(variable).args[0]) if flow.call(variable, "reshape") is not None else None
@@ -181,7 +181,7 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
     group, repeated, fused = 1, False, False
     for view in operand.views:
         value = flow.value(view)
-        name = operator_of(value)
+        name, axes = operator_of(value), axes_of(value)
         wanted = known(shape_of(view) or ())
         if name == "split":
             pending = _split(array, value)
@@ -200,18 +200,18 @@ def _replay(flow: Dataflow, operand: Operand, shift: int) -> tuple[NDArray[Any],
             if shared is None:
                 return None
             (array, group), repeated = shared, True
-        elif repeated or fused or (group > 1 and name != "permute_dims"):
+        elif repeated or fused or (group > 1 and axes is None):
             whole = (array.shape[0], array.shape[1] * group, *array.shape[2:])
-            if name == "permute_dims" and fused and int(value.attrs.axes[0]) == 0:
-                array = array.transpose([0, 1, *(int(axis) + 1 for axis in value.attrs.axes[1:])])
+            if axes is not None and fused and axes[0] == 0:
+                array = array.transpose([0, 1, *(axis + 1 for axis in axes[1:])])
             elif name == "reshape" and wanted == whole:
                 repeated = fused = False
             elif name == "reshape" and wanted == (whole[0] * whole[1], *whole[2:]):
                 repeated, fused = False, True
             else:
                 return None
-        elif name == "permute_dims":
-            array = array.transpose([int(axis) for axis in value.attrs.axes])
+        elif axes is not None:
+            array = array.transpose(axes)
         elif _fuses(array, wanted):
             fused = True
         else:

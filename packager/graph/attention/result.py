@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packager.graph.attention.heads import number_of
-from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap
 
 
@@ -68,12 +68,11 @@ class _Layout:
 
     def view(self, call: Any, shape: Sequence[Any]) -> bool:
         """Replay a call with a result of ``shape``; return whether it is a view."""
-        name, wanted = operator_of(call), self.known(shape)
-        if name == "permute_dims" and len(shape) == self.array.ndim:
-            axes = call.attrs.axes
-            self.array = self.array.transpose(None if axes is None else [int(axis) for axis in axes])
+        axes, wanted = axes_of(call), self.known(shape)
+        if axes is not None and len(shape) == self.array.ndim:
+            self.array = self.array.transpose(axes)
             return True
-        if name != "reshape" or any(size < 0 for size in wanted):
+        if operator_of(call) != "reshape" or any(size < 0 for size in wanted):
             return False
         if wanted == self.array.shape:  # of heads and batch as one axis, which stand apart
             return True

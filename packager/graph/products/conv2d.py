@@ -93,10 +93,3 @@ def read_geometry(flow: Dataflow, anchor: Any, *, grouped: bool = False, volumes
         return None
     sizes = (conv.dtype, conv.batch, conv.image, conv.channels, conv.filters, conv.result)
     return Convolution(*sizes, conv.window, conv.before, conv.stride, conv.dilation, conv.groups).planar
-
-
-def most_rows(conv: Convolution, flops: int) -> int:
-    """Return the pixels of the result at the largest batch, of which a call takes ``flops``."""
-    work = 2 * math.prod(conv.result) * conv.filters * math.prod(conv.window) * conv.channels // conv.groups
-    batch = conv.batch if isinstance(conv.batch, int) else max(1, flops // work)
-    return batch * math.prod(conv.result)

@@ -19,15 +19,14 @@ from tvm import relax
 
 from packager.graph.attention.core import without_nan
 from packager.graph.attention.heads import MOVES, scaled_by
-from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.graph.rewrite import map_bindings, rebuild_call, tidy
 from packager.ir.model import ImportedModel
 from packager.transforms.attention.masks import Bindings, Masks, MaskStep
 
 LONGEST = 16  # operators between the first matmul and the softmax
 LEAST = -1e4  # scores below it count as this: a bound that exporters put to them, for masks that may be infinite
-_TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
 
 
 def canonical_attention(model: ImportedModel) -> tvm.IRModule:
@@ -37,7 +36,7 @@ def canonical_attention(model: ImportedModel) -> tvm.IRModule:
     arrays = IdentityMap(zip(parameters, (named.array for named in model.constants().values()), strict=True))
     rewriter = _Rewriter(Dataflow(main, parameters, arrays.get))
     module = map_bindings(model.module, rewriter.replaced)
-    return tvm.transform.Sequential(_TIDY)(module) if rewriter.found else model.module
+    return tidy(module) if rewriter.found else model.module
 
 
 class _Rewriter:
@@ -109,7 +108,7 @@ class _Rewriter:
                 inner = shape_of(value.args[0]) if name == "reshape" else None
                 if inner and len(inner) == 4 and same(inner[2:], extents[1:]):
                     return tuple(inner[:2])
-                if name == "permute_dims" and [int(axis) for axis in value.attrs.axes or ()] == [0, 2, 1]:
+                if axes_of(value) == (0, 2, 1):
                     variable = value.args[0]
                 elif factor is not None:
                     variable = factor[0]

@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, shape_of
 from packager.graph.rewrite import map_bindings, rebuild_call
 from packager.transforms.attention.canonical import LONGEST
 from packager.transforms.attention.masks import Bindings
@@ -116,9 +116,9 @@ def _chain(flow: Dataflow, weights: Any) -> list[Any] | None:
 def _heads(flow: Dataflow, result: Any, rank: int, transposed: bool) -> int:
     """Return which of the leading axes is that of heads."""
     order = list(range(rank))
-    while len(readers := flow.readers(result)) == 1 and (call := flow.call(readers[0], "permute_dims")) is not None:
+    while len(readers := flow.readers(result)) == 1 and (axes := axes_of(flow.value(readers[0]))) is not None:
         (result,) = readers
-        order = order[::-1] if call.attrs.axes is None else [order[int(axis)] for axis in call.attrs.axes]
+        order = [order[axis] for axis in axes]
     rows = order.index(rank - 1 if transposed else rank - 2)
     behind = [axis for axis in range(rank - 2) if order.index(axis) > rows]
     if len(behind) == 1:
@@ -174,5 +174,4 @@ def _swapped(tensor: Any) -> Any:
 
 def _swaps_last(call: Any) -> bool:
     rank = len(shape_of(call.args[0]) or ())
-    axes = list(range(rank))[::-1] if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
-    return axes == [*range(rank - 2), rank - 1, rank - 2]
+    return axes_of(call) == (*range(rank - 2), rank - 1, rank - 2)

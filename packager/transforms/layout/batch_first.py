@@ -17,7 +17,7 @@ from tvm import relax
 
 from packager.graph.dataflow import bindings_of, operator_of, same, scalar_of, shape_of, slice_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import map_bindings
+from packager.graph.rewrite import map_bindings, tidy
 
 TURN = [1, 0, 2]  # [batch, rows, width] and [rows, batch, width]
 KEYS = [1, 2, 0]  # [rows, batch * heads, depth] to [batch * heads, depth, rows]
@@ -38,17 +38,12 @@ _UNARY = (
 )
 _BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
 _NORMS = ("nn.layer_norm", "nn.rms_norm")
-_TIDY = (
-    relax.transform.Normalize(),
-    relax.transform.CanonicalizeBindings(),
-    relax.transform.DeadCodeElimination(),
-)
 
 
 def batch_first(module: tvm.IRModule) -> tvm.IRModule:
     """Rewrite ``main`` where fewer elements are transposed then."""
     turned = _Turned()
-    changed: tvm.IRModule = tvm.transform.Sequential(_TIDY)(map_bindings(module, turned.replaced))
+    changed = tidy(map_bindings(module, turned.replaced))
     return changed if _transposed(changed) < _transposed(module) else module
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, shape_of
 from packager.transforms.layout.layouts import LAST, to_last
 
 VIEWS = ("reshape", "expand_dims", "squeeze")
@@ -40,12 +40,12 @@ def find_rearrangement(call: relax.Call, flow: Dataflow) -> Rearrangement | None
     whole = shape_of(call) or ()
     swap = flow.call(call.args[0], "permute_dims")
     split = flow.call(swap.args[0], "reshape") if swap is not None else None
-    if split is None or swap.attrs.axes is None:
+    if split is None:
         image = shape_of(call.args[0]) or ()
         kept = len(image) in LAST and len(whole) in LAST and same(image[:2], whole[:2])
         after = _last(whole)
         return Rearrangement(call.args[0], after, tuple(range(len(after))), after) if kept else None
-    parts, axes, image = shape_of(split) or (), tuple(map(int, swap.attrs.axes)), shape_of(split.args[0]) or ()
+    parts, axes, image = shape_of(split) or (), axes_of(swap) or (), shape_of(split.args[0]) or ()
     if len(image) not in LAST or len(whole) not in LAST:
         return None
     before, merged = _groups(parts, image), _groups([parts[axis] for axis in axes], whole)
@@ -91,8 +91,7 @@ def _without_units(group: Sequence[int], parts: Sequence[Any]) -> Sequence[int]:
 
 def find_flattened(call: Any, flow: Dataflow) -> Any | None:
     """Match NCHW -> [N, C, H * W] -> transpose to [N, H * W, C]; return the NCHW image, or None."""
-    is_transpose = operator_of(call) == "permute_dims" and call.attrs.axes is not None
-    if not is_transpose or list(map(int, call.attrs.axes)) != [0, 2, 1]:
+    if axes_of(call) != (0, 2, 1):
         return None
     flat = flow.call(call.args[0], "reshape")
     image, rows = (shape_of(flat.args[0]), shape_of(flat)) if flat is not None else (None, None)

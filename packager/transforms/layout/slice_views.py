@@ -14,9 +14,7 @@ import tvm
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of, same, shape_of, slice_of
-from packager.graph.rewrite import map_bindings
-
-_TIDY = (relax.transform.Normalize(), relax.transform.DeadCodeElimination())
+from packager.graph.rewrite import map_bindings, tidy
 
 
 def slice_before_views(module: tvm.IRModule) -> tvm.IRModule:
@@ -34,7 +32,7 @@ def slice_before_views(module: tvm.IRModule) -> tvm.IRModule:
             value = relax.op.reshape(part, binding.var.ty.shape)
         yield relax.VarBinding(binding.var, value)
 
-    return tvm.transform.Sequential(_TIDY)(map_bindings(module, rewrite))
+    return tidy(map_bindings(module, rewrite))
 
 
 def _source(flow: Dataflow, call: Any) -> tuple[Any, int, int, int] | None:

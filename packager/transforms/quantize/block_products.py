@@ -16,7 +16,7 @@ from tvm import relax
 
 from packager.bundle.dtypes import HALVES
 from packager.graph.block_weights import DEQUANTIZE, BlockFormat, block_matmul, format_of
-from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, shape_of
+from packager.graph.dataflow import Dataflow, axes_of, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
 from packager.graph.symbolic import extent_interval, shape_variables, to_extent
@@ -177,7 +177,7 @@ def _find(flow: Dataflow, constants: IdentitySet, value: Any, dtypes: Sequence[s
     if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in dtypes:
         return None
     turned = _before_cast(flow, value.args[1])
-    if operator_of(turned) != "permute_dims" or [int(axis) for axis in turned.attrs.axes or (1, 0)] != [1, 0]:
+    if axes_of(turned) != (1, 0):
         return None
     weights = _before_cast(flow, turned.args[0])
     if _name(weights) != DEQUANTIZE or not all(operand in constants for operand in weights.args):

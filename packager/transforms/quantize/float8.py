@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from packager.bundle.dtypes import HALVES
-from packager.graph.dataflow import Dataflow, operator_of, scalar_of, static_shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, scalar_of, static_shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.narrow_types import NATIVE
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
@@ -123,7 +123,7 @@ def _wide(builder: Any, scale: Any) -> Any:
 def _operand(flow: Dataflow, expr: Any) -> _Operand | None:
     transposed = False
     call = flow.call(expr, "permute_dims") if isinstance(expr, relax.Var) else None
-    if call is not None and expr.ty.ndim == 2 and [int(axis) for axis in call.attrs.axes or (1, 0)] == [1, 0]:
+    if call is not None and axes_of(call) == (1, 0):
         expr, transposed = call.args[0], True
     scale = None
     call = flow.call(expr, "multiply") if isinstance(expr, relax.Var) else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import axes_of, operator_of
 from packager.transforms.quantize.arithmetic import Emitter
 from packager.transforms.quantize.values import Concatenation, Quantized, Value, compact, union
 
@@ -32,8 +32,9 @@ def move(emitter: Emitter, variable: Any, call: relax.Call) -> Value | None:
 
 def _moved(array: Any, shape: tuple[int, ...], call: relax.Call) -> Any:
     whole = array if array.shape == shape else np.broadcast_to(array, shape)
-    if operator_of(call) == "permute_dims":
-        return whole.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
+    axes = axes_of(call)
+    if axes is not None:
+        return whole.transpose(axes)
     if array.size == 1 and array.shape != shape:
         return array.reshape(())
     return whole.reshape([int(extent) for extent in call.ty.shape.values])

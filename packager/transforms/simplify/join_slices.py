@@ -16,16 +16,15 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import Dataflow, operator_of, scalar_of, slice_of, static_shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, scalar_of, slice_of, static_shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import map_bindings, map_operands
+from packager.graph.rewrite import map_bindings, map_operands, tidy
 
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
 _UNARY = ("negative", "astype", "exp", "sigmoid", "tanh", "sqrt", "rsqrt")
 _BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 # What may read the end of a chain: views, and products.
 _ENDS = ("permute_dims", "reshape", "expand_dims", "broadcast_to", "concat", "matmul")
-_TIDY = (relax.transform.Normalize(), relax.transform.DeadCodeElimination())
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def join_slices(module: tvm.IRModule) -> tvm.IRModule:
     def change(binding: Any) -> list[Any]:
         return [*changed.get(binding.var, []), *([] if binding.var in joined else [binding])]
 
-    return tvm.transform.Sequential(_TIDY)(map_bindings(module, change))
+    return tidy(map_bindings(module, change))
 
 
 def _parts_of(pair: _Pair, both: Any) -> Iterator[Any]:
@@ -154,8 +153,8 @@ def _step(flow: Dataflow, first: Any, second: Any, pairs: IdentityMap[_Pair]) ->
         whole = same_count and None not in operands and len(axes) == 1
         return _Pair(first, second, *axes) if whole and int(a.attrs.axis) % len(shape) not in axes else None
     source = _alike(a.args[0], b.args[0], pairs)
-    if name == "permute_dims" and source is not None:
-        order = [int(axis) for axis in a.attrs.axes or reversed(range(len(shape)))]
+    order = axes_of(a)
+    if order is not None and source is not None:
         return _Pair(first, second, order.index(source.axis))
     if name == "strided_slice" and source is not None:
         place = _range_of(a)

@@ -18,10 +18,9 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.products.epilogues import chains, only_reader
-from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.graph.rewrite import map_bindings, rebuild_call, tidy
 
 FEW_ROWS = 8
-_TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
 
 
 def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -43,7 +42,7 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     if not len(merged):
         return module
     rewritten = map_bindings(module, lambda binding: merged.get(binding.var, [binding]))
-    return tvm.transform.Sequential(_TIDY)(rewritten)
+    return tidy(rewritten)
 
 
 def _is_mergeable(flow: Dataflow, call: Any, parameters: IdentitySet) -> bool:

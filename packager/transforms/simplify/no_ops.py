@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import operator_of
+from packager.graph.dataflow import axes_of, operator_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings
 
@@ -51,7 +51,7 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
         return relax.VarBinding(binding.var, call.args[0])
     if operator_of(call) == "permute_dims":
         inner: Any = made.get(call.args[0])
-        is_undone = operator_of(inner) == "permute_dims" and _axes(call) == _inverse(_axes(inner))
+        is_undone = axes_of(call) == _inverse(axes_of(inner) or ())
         return relax.VarBinding(binding.var, inner.args[0]) if is_undone else binding
     if operator_of(call) not in SAME:
         return binding
@@ -81,12 +81,5 @@ def _passed_through(call: Any, source: Any, made: IdentityMap[Any]) -> Any:
     return None
 
 
-def _axes(call: Any) -> list[int]:
-    """Return the axes of a permutation, from 0 on."""
-    rank = call.args[0].ty.ndim
-    axes = call.attrs.axes
-    return [*range(rank)][::-1] if axes is None else [int(axis) % rank for axis in axes]
-
-
-def _inverse(axes: list[int]) -> list[int]:
-    return sorted(range(len(axes)), key=axes.__getitem__)
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))

@@ -9,10 +9,9 @@ import tvm
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, shape_of, slice_of
-from packager.graph.rewrite import map_bindings
+from packager.graph.rewrite import map_bindings, tidy
 
 NORMS = ("nn.layer_norm", "nn.rms_norm")
-_TIDY = (relax.transform.Normalize(), relax.transform.DeadCodeElimination())
 
 
 def slice_before_norms(module: tvm.IRModule) -> tvm.IRModule:
@@ -32,7 +31,7 @@ def slice_before_norms(module: tvm.IRModule) -> tvm.IRModule:
             call = relax.Call(norm.op, [part, *scales], norm.attrs, norm.ty_args)
         yield relax.VarBinding(binding.var, call)
 
-    return tvm.transform.Sequential(_TIDY)(map_bindings(module, rewrite))
+    return tidy(map_bindings(module, rewrite))
 
 
 def _norm(flow: Dataflow, call: Any) -> Any | None:

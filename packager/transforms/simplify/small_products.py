@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, slice_of, static_shape_of
+from packager.graph.dataflow import Dataflow, axes_of, slice_of, static_shape_of
 from packager.graph.identity import IdentitySet
-from packager.graph.rewrite import apply, map_bindings
+from packager.graph.rewrite import map_bindings, tidy
 from packager.transforms.simplify.splits import slice_splits
 
 # The most rows and columns of a result, or columns and steps of its sums; and the fewest matrices.
@@ -25,7 +26,6 @@ MOST, FEWEST = 16, 8
 TINY, MANY_ROWS = 8, 1024
 # The shortest axis of a softmax that becomes reductions.
 LONG = 64
-_TIDY = (relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
 _VIEWS = ("reshape", "permute_dims", "squeeze", "expand_dims", "astype")
 # What may stand between the product of scores and their softmax, and how many of these.
 _BETWEEN, _STEPS = (*_VIEWS, "multiply", "divide", "add", "where"), 12
@@ -41,11 +41,12 @@ def sum_small_products(module: tvm.IRModule) -> tvm.IRModule:
 
     def rewrite(binding: Any) -> list[Any]:
         if binding.var in products:
-            return _replaced(binding, _as_sum)
+            turned = _turned_rows(flow, binding.value)
+            return _replaced(binding, _as_sum if turned is None else partial(_written_out, *turned))
         return _replaced(binding, _as_reductions) if binding.var in softmaxes else [binding]
 
-    module = slice_splits(apply(_TIDY, map_bindings(module, rewrite)))
-    return apply(_TIDY, _slice_before_transposes(module))
+    module = slice_splits(tidy(map_bindings(module, rewrite)))
+    return tidy(_slice_before_transposes(module))
 
 
 def _replaced(binding: Any, rewrite: Callable[[Callable[[Any], Any], Any], Any]) -> list[Any]:
@@ -75,6 +76,19 @@ def _as_sum(emit: Callable[[Any], Any], call: Any) -> Any:
     return relax.op.sum(emit(relax.op.multiply(*factors)), axis=-3 if along_rows else -2)
 
 
+def _written_out(source: Any, axes: tuple[int, ...], emit: Callable[[Any], Any], call: Any) -> Any:
+    """Return the product of a transposed tensor and a matrix as a sum of slices, computed where their elements lie."""
+    matrix, axis = call.args[1], axes[-1]
+    steps, columns = map(int, matrix.ty.shape.values)
+    terms = []
+    for step in range(steps):
+        part = emit(relax.op.strided_slice(source, [axis], [step], [step + 1]))
+        weights = emit(relax.op.strided_slice(matrix, [0], [step], [step + 1]))
+        factor = emit(relax.op.reshape(weights, [columns] + [1] * (len(axes) - 1 - axis)))
+        terms.append(emit(relax.op.multiply(part, factor)))
+    return relax.op.permute_dims(reduce(lambda total, term: emit(relax.op.add(total, term)), terms), axes)
+
+
 def _as_reductions(emit: Callable[[Any], Any], call: Any) -> Any:
     """Return a softmax by its definition."""
     (data,), axis = call.args, int(call.attrs.axis)
@@ -102,6 +116,13 @@ def _is_small(flow: Dataflow, variable: Any) -> bool:
     if columns > MOST or (rows > MOST) == (steps > MOST):
         return False
     return not _are_scores(flow, variable) and not any(_is_of_scores(flow, operand) for operand in call.args)
+
+
+def _turned_rows(flow: Dataflow, product: Any) -> tuple[Any, tuple[int, ...]] | None:
+    """Return the tensor whose transpose one matrix multiplies, and the order of its axes, if its last is not last."""
+    data, matrix = product.args
+    axes = axes_of(flow.value(data)) if matrix.ty.ndim == 2 else None
+    return None if axes is None or axes[-1] == len(axes) - 1 else (flow.value(data).args[0], axes)
 
 
 def _are_scores(flow: Dataflow, product: Any) -> bool:
@@ -153,8 +174,7 @@ def _slice_before_transposes(module: tvm.IRModule) -> tvm.IRModule:
         transposed = flow.call(binding.value.args[0], "permute_dims") if slices is not None else None
         if slices is None or transposed is None or not _is_sliced(flow, binding.value.args[0]):
             return [binding]
-        rank = len(slices)
-        axes = [int(axis) % rank for axis in transposed.attrs.axes or range(rank - 1, -1, -1)]
+        axes = axes_of(transposed) or ()
         cut = [place for place, part in enumerate(slices) if part != slice(None)]
         bounds = [[slices[place].start for place in cut], [slices[place].stop for place in cut]]
         return _replaced(

@@ -12,7 +12,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import map_bindings
+from packager.graph.rewrite import map_bindings, tidy
 
 VIEWS = ("reshape", "squeeze", "expand_dims")
 CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
@@ -39,8 +39,7 @@ def slice_splits(module: tvm.IRModule) -> tvm.IRModule:
     if not len(parts):
         return module
     rewritten = map_bindings(module, lambda b: [relax.VarBinding(b.var, parts[b.var]) if b.var in parts else b])
-    passes = (relax.transform.Normalize(), relax.transform.DeadCodeElimination())
-    return tvm.transform.Sequential(passes)(rewritten)
+    return tidy(rewritten)
 
 
 def _is_needed(flow: Dataflow, variable: Any) -> bool:

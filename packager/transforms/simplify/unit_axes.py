@@ -7,10 +7,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import operator_of, static_shape_of
+from packager.graph.dataflow import axes_of, static_shape_of
 from packager.graph.rewrite import map_bindings
 
-HEADS = [0, 2, 1, 3]
+HEADS = (0, 2, 1, 3)
 
 
 def reshape_unit_axes(module: tvm.IRModule) -> tvm.IRModule:
@@ -18,7 +18,7 @@ def reshape_unit_axes(module: tvm.IRModule) -> tvm.IRModule:
 
     def rewrite(binding: Any) -> list[Any]:
         call = binding.value
-        if operator_of(call) != "permute_dims" or [int(axis) for axis in call.attrs.axes or ()] != HEADS:
+        if axes_of(call) != HEADS:
             return [binding]
         extents = static_shape_of(call.args[0])
         if extents is None or 1 not in extents[1:3]:

@@ -12,14 +12,14 @@ from typing import Any
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.conv.groups import group_width, pack_groups
 from packager.backends.cutlass.conv.kernels import VOLUME_REACH
-from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
+from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.problem_calls import bias_parameter
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.products.conv2d import Convolution, most_rows, read_geometry
+from packager.graph.products.conv2d import Convolution, read_geometry
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import bias_fits
 from packager.ir.primitives import Packing, Parameter
@@ -55,11 +55,11 @@ def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> C
 
 
 def add_convolution(
-    problem: ConvProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
+    problem: ConvProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, most: Most
 ) -> None:
     """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
     conv, chain = problem.conv, problem.chain
-    ranking = _rank(problem, options, most_rows(conv, flops))
+    ranking = _rank(problem, options, most((conv.batch, *conv.result)))
     draft = group.add("gemm" if conv.is_product else f"conv{'3d' * (len(conv.window) == 3)}", ranking)
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
     draft.pointer(x, Parameter("argument", arguments[problem.x]))

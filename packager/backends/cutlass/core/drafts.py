@@ -11,6 +11,9 @@ from packager.backends.cutlass.core.options import SM90A
 from packager.backends.problem_calls import ProblemCall, ProblemMemory
 from packager.ir.primitives import Candidates, FunctionGroup, Parameter, PrimitiveFunction
 
+# An upper bound of a product of extents of a partition.
+Most = Callable[[Sequence[Any]], int]
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packager.backends.cutlass.core.drafts import GroupDraft, Ranking
+from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.bundle.dtypes import HALVES, storage_dtype
@@ -69,14 +69,10 @@ def read_gated(flow: Dataflow, gated: Gated, options: CutlassOptions) -> GatedPr
 
 
 def add_gated(
-    problem: GatedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
+    problem: GatedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, most: Most
 ) -> None:
     """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
-    known = [extent for extent in problem.rows if isinstance(extent, int)]
-    rows = math.prod(known)
-    if len(known) < len(problem.rows):
-        rows = max(1, flops // max(1, 4 * problem.columns * problem.depth))
-    draft = group.add("gemm", _rank(problem, options, rows))
+    draft = group.add("gemm", _rank(problem, options, most(problem.rows)))
     layout = f"{'nk' if problem.filters else 'kn'}_gate{problem.gated.gate}"
 
     def packed(constants: tuple[Any, ...], layout: str, pack: Any) -> Parameter:

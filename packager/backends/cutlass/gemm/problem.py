@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
-from packager.backends.cutlass.core.drafts import GroupDraft, Ranking
+from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.cutlass.gemm.kernels import TYPES
@@ -24,18 +26,14 @@ def read_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> MatmulPr
     problem = read_matmul(flow, chain)
     if problem is None or problem.columns == 1 or problem.out not in TYPES[problem.dtype].outputs:
         return None
-    return problem if _rank(problem, options, most_rows=1) else None
+    return problem if _rank(problem, options, _known) else None
 
 
 def add_gemm(
-    problem: MatmulProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
+    problem: MatmulProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, most: Most
 ) -> None:
     """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
     chain = problem.chain
-    factors = (*problem.rows, problem.columns, problem.depth)
-    known = math.prod(extent for extent in factors if isinstance(extent, int))
-    rows = math.prod(extent for extent in problem.rows if isinstance(extent, int))
-    most = rows if all(isinstance(e, int) for e in factors) else max(1, rows * flops // max(1, 2 * known))
     draft = group.add("gemm", _rank(problem, options, most))
     m, n, k = problem.rows, problem.columns, problem.depth
     draft.pointer("a", Parameter("argument", arguments[problem.a]))
@@ -55,15 +53,19 @@ def add_gemm(
     draft.set_float(alpha=chain.scale)
 
 
-def _rank(problem: MatmulProblem, options: CutlassOptions, most_rows: int) -> Ranking:
+def _known(extents: Sequence[Any]) -> int:
+    return math.prod(extent for extent in extents if isinstance(extent, int))
+
+
+def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most) -> Ranking:
     numbers = [problem.depth, problem.columns]
     known = [extent for extent in numbers if isinstance(extent, int)]
     divisor = math.gcd(*known) if len(known) == len(numbers) else 1
     shape = GemmShape(
-        most_rows,
-        problem.columns if isinstance(problem.columns, int) else 512,
-        problem.depth if isinstance(problem.depth, int) else 512,
-        math.prod(extent if isinstance(extent, int) else 8 for extent in problem.batch),
+        most(problem.rows),
+        most((problem.columns,)),
+        most((problem.depth,)),
+        most(problem.batch),
         all(isinstance(extent, int) for extent in problem.rows),
     )
     activation, residual = problem.chain.activation or "none", problem.chain.residual is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packager.backends.cutlass.conv.problem import conv_shape, set_geometry
-from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
+from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.element_types import FLOAT8
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape
@@ -19,7 +18,7 @@ from packager.backends.cutlass.quantized.kernels import OUTPUTS
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, same, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.products.conv2d import Convolution, most_rows, read_geometry
+from packager.graph.products.conv2d import Convolution, read_geometry
 from packager.graph.products.quantized import RANGES, QuantizedChain, pack_narrow_columns
 from packager.ir.primitives import Packing, Parameter
 
@@ -57,12 +56,13 @@ def read_quantized(flow: Dataflow, chain: QuantizedChain, options: CutlassOption
 
 
 def add_quantized(
-    problem: QuantizedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, flops: int
+    problem: QuantizedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, most: Most
 ) -> None:
     """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
     chain, size = problem.chain, problem.size
     convolves = isinstance(size, Convolution) and not size.is_product
-    ranking = _rank(problem, options, _most_rows(size, flops))
+    rows = (size.batch, *size.result) if isinstance(size, Convolution) else size.rows
+    ranking = _rank(problem, options, most(rows))
     draft = group.add("quantized_conv" if convolves else "quantized_gemm", ranking)
     draft.member = "conv." if convolves else "gemm."
     x, w, residual, y = ("x", "w", "residual", "y") if convolves else ("a", "b", "c", "d")
@@ -145,14 +145,6 @@ def _read_size(flow: Dataflow, chain: QuantizedChain) -> Product | Convolution |
     if not known or any(not same(extent, 1) for extent in right[:-2]) or 0 in (*left, *right):
         return None
     return Product(left[:-1], right[-1], right[-2])
-
-
-def _most_rows(size: Product | Convolution, flops: int) -> int:
-    if isinstance(size, Convolution):
-        return most_rows(size, flops)
-    if all(isinstance(extent, int) for extent in size.rows):
-        return math.prod(size.rows)
-    return max(1, flops // (2 * size.columns * size.depth))
 
 
 def _rank(problem: QuantizedProblem, options: CutlassOptions, rows: int) -> Ranking:

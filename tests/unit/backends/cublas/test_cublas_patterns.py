@@ -83,7 +83,7 @@ def test_batches(tmp_path: Path) -> None:
     (problem,) = found(path, dims={"b": (1, 8)})
     assert problem.layout == "kn"
     assert (len(problem.batch), problem.rows, problem.columns, problem.depth) == (2, (8,), 24, 16)
-    assert describe(problem, 8 * 4 * 2 * 8 * 24 * 16).startswith("cublas float16 float16 ")
+    assert describe(problem, 8, 32).startswith("cublas float16 float16 8x24x16 batch 32 ")
     assert found(path, "cublas -operators=dense,conv2d", dims={"b": (1, 8)}) == []
 
 

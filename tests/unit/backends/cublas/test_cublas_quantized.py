@@ -64,7 +64,7 @@ def test_a_layer_of_float8_is_one_call(tmp_path: Path) -> None:
     (problem,) = found(save(tmp_path, HEAD + QDQ + FULL, E), ALL)
     assert (problem.dtype, problem.out, problem.layout, problem.gain) == ("float8_e4m3fn", "float8_e4m3fn", "packed", 4)
     assert epilogue_of(problem.chain) == "CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_BIAS"
-    assert " gain bias" in describe(problem, 1).replace("relu ", "")
+    assert " gain bias" in describe(problem, 1, 1).replace("relu ", "")
 
 
 @pytest.mark.parametrize(("per_column", "scale"), [(True, 0.5), (False, None)])
@@ -194,7 +194,7 @@ def test_scales_of_columns(tmp_path: Path, kind: Any, tail: str, epilogue: str, 
     assert problem.scales is not None
     assert epilogue_of(problem.chain) == f"CUBLASLT_EPILOGUE_{epilogue}"
     assert (problem.chain.residual is not None) == residual
-    assert " columns" in describe(problem, 1)
+    assert " columns" in describe(problem, 1, 1)
 
 
 def test_scales_of_columns_need_half_precision(tmp_path: Path) -> None:

@@ -53,6 +53,15 @@ def product(*shapes: tuple[int, ...]) -> Any:
     return function(inputs(*shapes), lambda _emit, a, b: R.matmul(a, b))
 
 
+def in_half(text: str, folder: Path) -> Dataflow:
+    """Return what a model with a matrix m is in half precision."""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "m"))
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return Dataflow(placed_file(path, targets=("cuda -arch=sm_90a",), precision="fp16").module["main"])
+
+
 def operators(module: Any) -> list[str]:
     return [operator_of(binding.value) for binding in bindings_of(module["main"])]
 
@@ -136,16 +145,25 @@ def test_products_are_not_rounded_before_they_are_summed(tmp_path: Path) -> None
         '<ir_version: 8, opset_import: ["": 17]> net (float[8,70,8] x) => (float[8,70,8] y) { k = MatMul(x, m)'
         " v = MatMul(k, m) q = MatMul(v, m) t = Transpose <perm = [0, 2, 1]> (k) w = MatMul(t, v) y = MatMul(q, w) }"
     )
-    model = onnx.parser.parse_model(text)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "m"))
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    flow = Dataflow(placed_file(path, targets=("cuda -arch=sm_90a",), precision="fp16").module["main"])
+    flow = in_half(text, tmp_path)
     sums = [each for each in flow.variables if flow.call(each, "sum") is not None]
     factors = [flow.value(flow.value(each).args[0]) for each in sums]
     assert [operator_of(each) for each in factors] == ["multiply", "multiply"]
     halves = [flow.value(factor.args[0]) for factor in factors]
     assert [(operator_of(each), str(each.args[0].ty.dtype)) for each in halves] == [("astype", "float16")] * 2
+
+
+def test_sums_that_are_written_out_are_rounded_once(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[8,8] x) => (float[8,8] y) { a = MatMul(x, m)'
+        " b = MatMul(a, m) c = MatMul(b, m) p = Mul(a, b) q = Mul(b, c) r = Mul(a, c) s = Add(p, q) t = Add(s, r)"
+        " y = MatMul(t, m) }"
+    )
+    flow = in_half(text, tmp_path)
+    rounded = [flow.value(each).args[0] for each in flow.variables if operator_of(flow.value(each)) == "astype"]
+    halves = [operator_of(flow.value(each)) for each in rounded if str(each.ty.dtype) == "float32"]
+    assert "multiply" not in halves
+    assert halves.count("add") == 1
 
 
 def test_rows_of_a_few_heads_are_sums() -> None:
@@ -159,7 +177,8 @@ def test_rows_of_a_few_heads_are_sums() -> None:
 
     module = function(parameters, make)
     summed = sum_small_products(module)
-    assert operators(summed).count("sum") == 2
+    found = operators(summed)
+    assert [found.count(name) for name in ("matmul", "sum", "multiply", "add")] == [0, 0, 2 * 4, 2 * 3]
     rng = np.random.default_rng(0)
     given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
     np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
