@@ -41,6 +41,7 @@ from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.normalize import expand_norms, fuse_norms
 from packager.lower.legalize.reshape import legalize_reshape
+from packager.lower.legalize.row_views import read_rows
 from packager.lower.legalize.scatter import (
     legalize_scatter_elements,
     legalize_scatter_nd,
@@ -157,6 +158,7 @@ DEVICES = {
             repeat_lookups,
             repeat_casts,
             read_half_means,
+            read_rows,
             fuse_norms,
             _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS),
             *TIDY,

@@ -94,7 +94,9 @@ class _Converter:
         elif halved and self._is_sum(value) and not self._sums(binding):
             full = self.builder.emit(map_operands(value, self._before_rounding))
             self.half[variable] = self.builder.emit(relax.op.astype(full, self.dtype), name)
-        elif halved and (operator == NORMALIZE or self._scales(value) or self._reshapes(value) or self._sums(binding)):
+        elif halved and (
+            operator == NORMALIZE or self._scales(value) or self._reshapes(binding) or self._sums(binding)
+        ):
             self.unrounded[variable] = self.builder.emit(map_operands(value, self._before_rounding))
             self.half[variable] = self.builder.emit(relax.op.astype(self.unrounded[variable], self.dtype), name)
         elif operator in TESTS and self._prefers_half(value.args[0]):
@@ -128,9 +130,12 @@ class _Converter:
             self.terms[expr] = is_term and self.flow.is_read_once(expr)
         return self.terms[expr]
 
-    def _reshapes(self, call: Any) -> bool:
-        """Whether a call ends the groups of a normalization, whose scale and shift are of channels."""
-        return operator_of(call) == "reshape" and call.args[0] in self.unrounded
+    def _reshapes(self, binding: Any) -> bool:
+        """Whether a binding ends the groups of a normalization, whose scale and shift, of channels, follow."""
+        if operator_of(binding.value) != "reshape" or binding.value.args[0] not in self.unrounded:
+            return False
+        readers = self.flow.readers(binding.var)
+        return bool(readers) and all(operator_of(self.flow.value(reader)) in FOLLOWERS for reader in readers)
 
     def _before_rounding(self, expr: Any) -> Any:
         return self.unrounded[expr] if expr in self.unrounded else self._in_full(expr)

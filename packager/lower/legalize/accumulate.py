@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax, topi
+from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.graph.rewrite import PRODUCTS, rebuild_call, with_main
@@ -64,16 +64,22 @@ class _Accumulator(PyExprMutator):  # type: ignore[misc]
 def legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``softmax``; half precision is computed in float32."""
     axis = call.attrs.axis
-    return _in_float32(builder, call, "softmax", lambda x: topi.nn.softmax(x, axis))
+    compute = _in_float32(call, lambda x: topi.nn.softmax(x, axis))
+    return builder.call_te(compute, *call.args, primfunc_name_hint="softmax")
 
 
 def legalize_layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``layer_norm``; half precision is computed in float32. TVM has no version for bfloat16."""
+    return builder.call_te(layer_norm_of(call), *call.args, primfunc_name_hint="layer_norm")
+
+
+def layer_norm_of(call: relax.Call) -> Callable[..., te.Tensor]:
+    """Return what a call of ``layer_norm`` computes, of its operands as tensors."""
     axes, epsilon = [int(axis) for axis in call.attrs.axes], call.attrs.epsilon
-    return _in_float32(builder, call, "layer_norm", lambda *operands: topi.nn.layer_norm(*operands, axes, epsilon))
+    return _in_float32(call, lambda *operands: topi.nn.layer_norm(*operands, axes, epsilon))
 
 
-def _in_float32(builder: relax.BlockBuilder, call: relax.Call, name: str, compute: Callable[..., Any]) -> relax.Expr:
+def _in_float32(call: relax.Call, compute: Callable[..., Any]) -> Callable[..., te.Tensor]:
     dtype = str(call.ty.dtype)
 
     def cast(*operands: Any) -> Any:
@@ -81,4 +87,4 @@ def _in_float32(builder: relax.BlockBuilder, call: relax.Call, name: str, comput
             return compute(*operands)
         return topi.cast(compute(*(topi.cast(operand, FULL) for operand in operands)), dtype)
 
-    return builder.call_te(cast, *call.args, primfunc_name_hint=name)
+    return cast

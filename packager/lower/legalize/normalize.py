@@ -116,8 +116,14 @@ def _normalize_long_rows(
 def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
     """Return the normalization along one or several last axes as one PrimFunc.
 
-    It reads half precision and computes in float32. Schedules of rows hold a row in registers between its passes.
+    Schedules of rows hold a row in registers between its passes.
     """
+    fusable = {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
+    return builder.call_te(normalization_of(attributes), data, primfunc_name_hint="normalize", primfunc_attrs=fusable)
+
+
+def normalization_of(attributes: Normalization) -> Callable[[te.Tensor], te.Tensor]:
+    """Return what normalizes a tensor along its last axes: it reads half precision and computes in float32."""
 
     def compute(x: te.Tensor) -> te.Tensor:
         wide = x if x.dtype == FULL else topi.cast(x, FULL)
@@ -128,8 +134,7 @@ def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> 
         variance = topi.divide(topi.sum(topi.multiply(wide, wide), axes, keepdims=True), length)
         return topi.multiply(wide, topi.rsqrt(topi.add(variance, tvm.tirx.const(attributes.epsilon, FULL))))
 
-    fusable = {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
-    return builder.call_te(compute, data, primfunc_name_hint="normalize", primfunc_attrs=fusable)
+    return compute
 
 
 def _normalize_columns(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:

@@ -1,6 +1,7 @@
 """Rewrites attention to one form, whichever exporter wrote it: softmax(scale * q k^T + mask) v.
 
 The scale is one number after the first matmul: exporters scale queries, keys, both, or scores before or after a mask.
+A factor of each row or head, as cosine attention has it (Liu et al. 2022, "Swin Transformer V2"), is one of queries.
 All masks are one tensor of [batch or 1, heads or 1, queries or 1, keys] that is added: exporters select with booleans
 (``where``), add several (padding, causal, ALiBi, relative positions), and add them to views of the scores. Weights of
 rows without a finite score, which are NaN, are replaced by zeros only where a mask may leave such rows.
@@ -12,6 +13,8 @@ other score. ``masks.py`` computes the masks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any
 
 import tvm
@@ -26,6 +29,7 @@ from packager.ir.model import ImportedModel
 from packager.transforms.attention.masks import Bindings, Masks, MaskStep
 
 LONGEST = 16  # operators between the first matmul and the softmax
+FACTORS = ("view", "scale", "rows")  # kinds of steps
 LEAST = -1e4  # scores below it count as this: a bound that exporters put to them, for masks that may be infinite
 
 
@@ -73,11 +77,16 @@ class _Rewriter:
         if whole is None or any(self.flow.is_constant(operand) for operand in call.args):
             return None
         made = Bindings(variable)
-        affine = self.masks.affine(made, steps, shapes[0], whole)
+        rows = [step for step in steps if step.kind == "rows"]
+        if not all(step.kind in FACTORS and same(step.shape, shapes[0]) for step in _until(steps, rows)):
+            return None
+        affine = self.masks.affine(made, [step for step in steps if step.kind != "rows"], shapes[0], whole)
         if affine is None:
             return None
         scale, mask = affine
         operands, factors = zip(*(_unscaled(self.flow, made, operand) for operand in call.args), strict=True)
+        queries = reduce(partial(_with_factor, made), rows, operands[0])
+        operands = (queries, operands[1])
         scores, scale = product, scale * math.prod(factors)
         if not all(mine.same_as(theirs) for mine, theirs in zip(operands, call.args, strict=True)):
             scores = made.bind(rebuild_call(call, *operands))
@@ -117,6 +126,16 @@ class _Rewriter:
         return None
 
 
+def _until(steps: Sequence[MaskStep], some: Sequence[MaskStep]) -> Sequence[MaskStep]:
+    """Return the steps up to the last of some."""
+    return steps[: steps.index(some[-1]) + 1] if some else []
+
+
+def _with_factor(made: Bindings, queries: Any, step: MaskStep) -> Any:
+    """Return queries times the factor of each row of scores."""
+    return made.bind((relax.op.multiply if step.number > 0 else relax.op.divide)(queries, step.tensor))
+
+
 def _trace(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep]] | None:
     """Return the matmul that scores are computed from, and the operators from there on; None if there is none."""
     value, shape = flow.value(variable), shape_of(variable)
@@ -130,6 +149,10 @@ def _trace(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep
         found = [(value.args[0], MaskStep("view", shape))]
     elif (factor := scaled_by(value)) is not None:
         found = [(factor[0], MaskStep("scale", shape, factor[1]))]
+    elif name in ("multiply", "divide"):
+        pairs = [value.args, value.args[::-1]] if name == "multiply" else [value.args]
+        sign = 1.0 if name == "multiply" else -1.0
+        found = [(a, MaskStep("rows", shape, sign, b)) for a, b in pairs if same((shape_of(b) or ())[-1:], (1,))]
     elif name in ("add", "subtract"):
         first, second = value.args
         sign = 1.0 if name == "add" else -1.0

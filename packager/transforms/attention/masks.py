@@ -21,10 +21,11 @@ class MaskStep:
     """An operator between the first matmul and the softmax, and the shape of its result.
 
     ``number`` is a factor (``scale``, and the sign of the ``tensor`` to ``add``), or what scores become that a boolean
-    ``tensor`` does not ``keep``, or does ``drop``.
+    ``tensor`` does not ``keep``, or does ``drop``. ``rows`` of scores have a factor each, their ``tensor``, or its
+    inverse if ``number`` is negative.
     """
 
-    kind: Literal["view", "scale", "add", "keep", "drop"]
+    kind: Literal["view", "scale", "rows", "add", "keep", "drop"]
     shape: tuple[Any, ...]
     number: float = 1.0
     tensor: Any = None

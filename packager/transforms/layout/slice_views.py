@@ -13,8 +13,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, same, shape_of, slice_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, shape_of, slice_of
+from packager.graph.normalize import NAME
 from packager.graph.rewrite import map_bindings, tidy
+
+NORMS = (NAME.removeprefix("relax."), "nn.layer_norm", "nn.rms_norm")
 
 
 def slice_before_views(module: tvm.IRModule) -> tvm.IRModule:
@@ -33,6 +36,48 @@ def slice_before_views(module: tvm.IRModule) -> tvm.IRModule:
         yield relax.VarBinding(binding.var, value)
 
     return tidy(map_bindings(module, rewrite))
+
+
+def slice_before_transposes(module: tvm.IRModule, *, of_norms: bool = False) -> tvm.IRModule:
+    """Slice in ``main`` what a transpose is of, where slices are all that reads it: reductions compute where they lie.
+
+    ``of_norms``: only if a normalization reads one of these.
+    """
+    flow = Dataflow(module["main"])
+
+    def rewrite(binding: Any) -> Iterator[Any]:
+        slices, value = slice_of(binding.value), binding.value
+        transposed = None if slices is None else flow.call(value.args[0], "permute_dims")
+        if slices is not None and transposed is not None and _is_sliced(flow, value.args[0], of_norms):
+            axes = axes_of(transposed) or ()
+            cut = [place for place, part in enumerate(slices) if part != slice(None)]
+            bounds = [[slices[place].start for place in cut], [slices[place].stop for place in cut]]
+            sliced = relax.op.strided_slice(transposed.args[0], [axes[place] for place in cut], *bounds)
+            sliced = relax.BlockBuilder().normalize(sliced)
+            part = relax.DataflowVar(binding.var.name, sliced.ty)
+            yield relax.VarBinding(part, sliced)
+            value = relax.op.permute_dims(part, axes)
+        yield relax.VarBinding(binding.var, value)
+
+    return tidy(map_bindings(module, rewrite))
+
+
+def _is_sliced(flow: Dataflow, variable: Any, of_norms: bool) -> bool:
+    """Whether slices are all that reads a variable, and, of ``of_norms``, one of them is normalized."""
+    readers = flow.readers(variable)
+    if flow.is_result(variable) or any(slice_of(flow.value(reader)) is None for reader in readers):
+        return False
+    return not of_norms or any(_is_normalized(flow, reader) for reader in readers)
+
+
+def _is_normalized(flow: Dataflow, variable: Any) -> bool:
+    while len(readers := flow.readers(variable)) == 1:
+        (variable,) = readers
+        if flow.call(variable, *NORMS) is not None:
+            return True
+        if flow.call(variable, "squeeze", "reshape") is None:
+            return False
+    return False
 
 
 def _source(flow: Dataflow, call: Any) -> tuple[Any, int, int, int] | None:
@@ -57,7 +102,7 @@ def _source(flow: Dataflow, call: Any) -> tuple[Any, int, int, int] | None:
         if not before:
             return None
         if name == "permute_dims":
-            order = [int(each) for each in view.attrs.axes or reversed(range(len(after)))]
+            order = axes_of(view) or ()
             kept = [each for each in order if each != order[axis] and not same(before[each], 1)]
             if kept != sorted(kept):
                 return None

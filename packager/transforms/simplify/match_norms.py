@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
@@ -17,6 +18,8 @@ from packager.graph.normalize import Normalization
 
 VIEWS = ("reshape", "expand_dims")
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5}
+# The greatest lower bound of a vector's length that stands for none: float16 has no other length below 6e-8 than zero.
+LEAST_LENGTH = 1e-10
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ def find_written(flow: Dataflow, variable: Any) -> Written | None:
     value = flow.value(variable)
     match operator_of(value):
         case "divide":
-            return _centered(flow, value.args[0], _deviation(flow, value.args[1]), 0.5)
+            whole = _centered(flow, value.args[0], _deviation(flow, value.args[1]), 0.5)
+            return whole or _of_length_one(flow, *value.args)
         case "multiply":
             found = (_centered(flow, a, _deviation(flow, b), -0.5) for a, b in permutations(value.args))
             return next((written for written in found if written is not None), None)
@@ -63,6 +67,27 @@ def _centered(flow: Dataflow, centered: Any, deviation: _Deviation | None, power
     if data is None or not data.same_as(deviation.data):
         return None
     return Written(data, attributes, deviation.scale)
+
+
+def _of_length_one(flow: Dataflow, data: Any, divisor: Any) -> Written | None:
+    """Match ``x / max(sqrt(sum(x * x)), epsilon)`` along axes, as an RMS normalization, if its epsilon hardly matters.
+
+    That is ``normalize`` of torch: the epsilon of a normalization is added to squares, which are far greater.
+    """
+    spread = flow.call(divisor, "broadcast_to")
+    length = flow.call(divisor if spread is None else spread.args[0], "maximum")
+    epsilon = scalar_of(length.args[1]) if length is not None else None
+    root = flow.call(length.args[0], "sqrt") if length is not None else None
+    found = _reduction(flow, root.args[0], "sum") if root is not None else None
+    if found is None or epsilon is None or not 0 < epsilon <= LEAST_LENGTH:
+        return None
+    extents = [(shape_of(found[0]) or ())[axis] for axis in found[1]]
+    squared = _squared(flow, found[0])
+    if squared is None or not squared.same_as(data) or not all(isinstance(extent, int) for extent in extents):
+        return None
+    count = math.prod(extents)
+    scale = relax.const(count**-0.5, str(data.ty.dtype))
+    return Written(data, Normalization(found[1], epsilon**2 / count, centered=False), scale)
 
 
 def _distributed(flow: Dataflow, scaled: Any, shifted: Any) -> Written | None:

@@ -15,9 +15,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, axes_of, slice_of, static_shape_of
+from packager.graph.dataflow import Dataflow, axes_of, static_shape_of
 from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import map_bindings, tidy
+from packager.transforms.layout.slice_views import slice_before_transposes
 from packager.transforms.simplify.splits import slice_splits
 
 # The most rows and columns of a result, or columns and steps of its sums; and the fewest matrices.
@@ -46,7 +47,7 @@ def sum_small_products(module: tvm.IRModule) -> tvm.IRModule:
         return _replaced(binding, _as_reductions) if binding.var in softmaxes else [binding]
 
     module = slice_splits(tidy(map_bindings(module, rewrite)))
-    return tidy(_slice_before_transposes(module))
+    return slice_before_transposes(module)
 
 
 def _replaced(binding: Any, rewrite: Callable[[Callable[[Any], Any], Any], Any]) -> list[Any]:
@@ -163,30 +164,3 @@ def _runs_along_tokens(flow: Dataflow, variable: Any) -> bool:
         return False
     axis = int(call.attrs.axis) % len(shape)
     return axis < len(shape) - 1 and shape[axis] >= LONG
-
-
-def _slice_before_transposes(module: tvm.IRModule) -> tvm.IRModule:
-    """Slice what a transpose is of, where slices are all that reads it: a reduction computes where they lie."""
-    flow = Dataflow(module["main"])
-
-    def rewrite(binding: Any) -> list[Any]:
-        slices = slice_of(binding.value)
-        transposed = flow.call(binding.value.args[0], "permute_dims") if slices is not None else None
-        if slices is None or transposed is None or not _is_sliced(flow, binding.value.args[0]):
-            return [binding]
-        axes = axes_of(transposed) or ()
-        cut = [place for place, part in enumerate(slices) if part != slice(None)]
-        bounds = [[slices[place].start for place in cut], [slices[place].stop for place in cut]]
-        return _replaced(
-            binding,
-            lambda emit, _: relax.op.permute_dims(
-                emit(relax.op.strided_slice(transposed.args[0], [axes[place] for place in cut], *bounds)), axes
-            ),
-        )
-
-    return map_bindings(module, rewrite)
-
-
-def _is_sliced(flow: Dataflow, variable: Any) -> bool:
-    readers = flow.readers(variable)
-    return not flow.is_result(variable) and all(slice_of(flow.value(reader)) is not None for reader in readers)

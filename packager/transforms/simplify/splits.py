@@ -16,8 +16,9 @@ from packager.graph.rewrite import map_bindings, tidy
 
 VIEWS = ("reshape", "squeeze", "expand_dims")
 CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
-# What does not fuse with what makes its operands.
-WHOLE = ("matmul", "nn.layer_norm", *CONVOLUTIONS)
+# What does not fuse with what makes its operands; normalizations read slices of whole rows.
+OF_ROWS = ("matmul", *CONVOLUTIONS)
+WHOLE = (*OF_ROWS, "nn.layer_norm")
 
 
 def slice_splits(module: tvm.IRModule) -> tvm.IRModule:
@@ -31,7 +32,10 @@ def slice_splits(module: tvm.IRModule) -> tvm.IRModule:
         if not all(isinstance(flow.value(field), relax.TupleGetItem) for field in fields):
             continue
         is_image = any(_is_convolved(flow, field) for field in fields)
-        if is_image or sum(_is_needed(flow, field) for field in fields) <= 1:
+        split = flow.value(variable)
+        rank = split.args[0].ty.ndim
+        whole = WHOLE if int(split.attrs.axis) % rank == rank - 1 else OF_ROWS
+        if is_image or sum(_is_needed(flow, field, whole) for field in fields) <= 1:
             for field in fields:
                 sliced = _slice_of(flow, variable, flow.value(field).index)
                 if sliced is not None:
@@ -42,15 +46,15 @@ def slice_splits(module: tvm.IRModule) -> tvm.IRModule:
     return tidy(rewritten)
 
 
-def _is_needed(flow: Dataflow, variable: Any) -> bool:
-    """Whether something reads it, or a view of it, that a slice does not fuse with."""
+def _is_needed(flow: Dataflow, variable: Any, whole: tuple[str, ...]) -> bool:
+    """Whether something reads it, or a view of it, that a slice does not fuse with: one of these operators."""
     if flow.is_result(variable):
         return True
     for reader in flow.readers(variable):
         name = operator_of(flow.value(reader))
-        if not name or name in WHOLE:
+        if not name or name in whole:
             return True
-        if name in VIEWS and _is_needed(flow, reader):
+        if name in VIEWS and _is_needed(flow, reader, whole):
             return True
     return False
 

@@ -37,6 +37,7 @@ LATER = torch.ones(ROWS, ROWS, dtype=torch.bool).triu(1)
 FAR = LATER | torch.ones(ROWS, ROWS, dtype=torch.bool).tril(-5)
 SLOPES = torch.tensor([2.0 ** -(1 + head) for head in range(HEADS)]).view(HEADS, 1, 1)
 ALIBI = SLOPES * torch.arange(1 - ROWS, 1).view(1, 1, ROWS)
+ROW_FACTORS = torch.rand(ROWS, 1) + 0.5
 LOWEST = torch.finfo(torch.float32).min
 
 
@@ -74,13 +75,13 @@ class Layers(nn.Module):
 class Fused(nn.Module):
     """Projections in one matrix, in several orders of queries, keys, values and heads."""
 
-    def __init__(self, split: Callable[[Any], Any], core: Callable[..., Any]) -> None:
+    def __init__(self, split: Callable[[Any], Any], core: Callable[..., Any], turned: bool = True) -> None:
         super().__init__()
-        self.split, self.core = split, core
+        self.split, self.core, self.turned = split, core, turned
         self.qkv, self.o = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Any) -> Any:
-        q, k, v = (part.transpose(1, 2) for part in self.split(self.qkv(x)))
+        q, k, v = (part.transpose(1, 2) if self.turned else part for part in self.split(self.qkv(x)))
         return self.o(self.core(q, k, v).transpose(1, 2).reshape(x.shape))
 
 
@@ -204,6 +205,19 @@ def rotated(x: Any) -> Any:
     return x * angles.cos() + turned * angles.sin()
 
 
+def cosine(q: Any, k: Any, v: Any, mask: Any = 0.0) -> Any:
+    """As Swin V2's."""
+    return softmax(F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-1, -2) * (SLOPES * 20) + mask, v)
+
+
+def rms(x: Any) -> Any:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * GAIN
+
+
+def heads_first(x: Any) -> Any:
+    return x.reshape(BATCH, ROWS, 3, HEADS, DEPTH).permute(2, 0, 3, 1, 4).unbind(0)
+
+
 def attend(q: Any, k: Any, v: Any, mask: Any = None, **options: Any) -> Any:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
@@ -279,6 +293,26 @@ FORMS |= {
             "bynhd",
             lambda q, k, v: (v.transpose(-1, -2) @ torch.softmax(scores(q, k), -1).transpose(-1, -2)).transpose(-1, -2),
         ),
+        (),
+    ),
+}
+GAIN, SHIFT = torch.rand(DEPTH) + 0.5, torch.randn(DEPTH)
+FORMS |= {
+    "cosine": (Attention(cosine), ()),
+    "cosine with a mask": (Attention(cosine), (CAUSAL,)),
+    "cosine packed": (Fused(heads_first, cosine, turned=False), ()),
+    "factors of rows": (Attention(lambda q, k, v: softmax(q @ k.transpose(-1, -2) / (ROW_FACTORS * 9), v)), ()),
+    "factors after a mask": (Attention(lambda q, k, v, m: softmax((scores(q, k) + m) * ROW_FACTORS, v)), (ALIBI,)),
+    "normalized heads": (
+        Fused(
+            heads_first,
+            lambda q, k, v: attend(*(F.layer_norm(x, (DEPTH,), GAIN, SHIFT) for x in (q, k)), v),
+            turned=False,
+        ),
+        (),
+    ),
+    "rms of heads": (
+        Fused(heads_first, lambda q, k, v: attend(rms(q), rms(k), v), turned=False),
         (),
     ),
 }
@@ -370,8 +404,11 @@ for name, (module, masks) in list(FORMS.items()):
 KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     (
         {"attention": 1, "dense": 4},
-        ("rotary", "sdpa groups", "one head of keys", "one head repeated", "interleaved groups"),
+        ("rotary", "sdpa groups", "one head of keys", "one head repeated", "interleaved groups", "cosine"),
     ),
+    ({"attention": 1, "dense": 4}, ("cosine with a mask", "factors of rows")),
+    ({"attention": 1, "dense": 2}, ("cosine packed", "normalized heads", "rms of heads")),
+    ({"dense": 6}, ("factors after a mask",)),
     ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads", "multihead", "multihead causal")),
     ({"attention": 1, "dense": 2}, ("multihead padding", "multihead with weights", "multihead sequence first")),
     ({"attention": 2, "dense": 2}, ("sdpa two layers",)),
@@ -433,6 +470,17 @@ def test_all_fronts_make_the_same_of_a_form(tmp_path: Path, name: str) -> None:
         ), front
         calls.append(sum(call is not None for call in called))
     assert len(set(calls)) == 1, calls
+
+
+@pytest.mark.parametrize("name", ["cosine packed", "normalized heads", "rms of heads"])
+def test_heads_are_normalized_where_they_lie(tmp_path: Path, name: str) -> None:
+    """In one packed product, whose transpose would be a copy."""
+    for front in FRONTS:
+        model = placed_file(exported(name, front, tmp_path), targets=GPU, precision="fp16")
+        called = [called_function(binding.value) or "" for binding in bindings_of(lower(model, "cuda").main)]
+        own = [name for name in called if name and name not in model.partitions]
+        assert len([name for name in own if "norm" in name]) == 2, front
+        assert not any("transpose" in name and "norm" not in name for name in own), front
 
 
 @pytest.mark.parametrize("precision", [None, "fp16"])

@@ -1,0 +1,101 @@
+"""Normalizations that read their rows where they lie, before slices and transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from packager.graph.dataflow import bindings_of, called_function, operator_of
+from packager.graph.normalize import Normalization, normalize
+from packager.lower.cuda.schedule import schedule_cuda
+from packager.lower.legalize.normalize import expand_norms
+from packager.lower.legalize.row_views import read_rows
+from tests.unit.lower.test_schedule_cuda import TARGET, lower, serial
+from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.tvm_machine import compute
+
+R = relax.op
+SHAPE = (2, 17, 3, 4, 32)  # [batch, rows, queries, keys and values, heads, depth]
+SCALE = np.linspace(0.5, 1.5, SHAPE[-1], dtype=np.float32)
+RMS, CENTERED = Normalization((3,), 1e-6, centered=False), Normalization((3,), 1e-5)
+
+
+def heads(emit: Any, packed: Any, part: int) -> Any:
+    """Return [batch, heads, rows, depth] of one of three."""
+    first = emit(R.permute_dims(packed, (2, 0, 3, 1, 4)))
+    return emit(R.squeeze(emit(R.strided_slice(first, [0], [part], [part + 1])), [0]))
+
+
+def layer_norm(data: Any) -> Any:
+    return R.nn.layer_norm(data, relax.const(SCALE), relax.const(SCALE - 1), axes=[-1], epsilon=1e-5)
+
+
+def names(module: Any) -> list[str]:
+    return [called_function(b.value) or operator_of(b.value) for b in bindings_of(module["main"])]
+
+
+@pytest.mark.parametrize(
+    "norm", [lambda x: normalize(x, RMS), lambda x: normalize(x, CENTERED), layer_norm], ids=["rms", "mean", "layer"]
+)
+def test_heads_of_a_packed_product(norm: Callable[[Any], Any]) -> None:
+    parameters = inputs(SHAPE)
+    module = function(
+        parameters, lambda emit, packed: R.multiply(emit(norm(heads(emit, packed, 1))), relax.const(2.0, "float32"))
+    )
+    read = read_rows(module)
+    kept = relax.transform.DeadCodeElimination()(read)
+    assert names(kept)[0].startswith("transpose_strided_slice_squeeze_")
+    assert len(names(kept)) == 2
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    expected = compute(expand_norms(module), [x])[0]
+    np.testing.assert_allclose(compute(kept, [x])[0], expected, rtol=1e-4, atol=1e-5)
+    (primfunc,) = [f for f in kept.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    schedule = schedule_cuda(primfunc, TARGET)
+    assert len(lower(schedule)[1]) == 1
+    constants = [SCALE, SCALE - 1] if len(primfunc.params) == 4 else []
+    given = [x, *constants, np.zeros(expected.shape, np.float32)]
+    tensors = [
+        tvm.runtime.tensor(array.reshape([int(extent) for extent in parameter.shape]))
+        for array, parameter in zip(given, schedule.params, strict=True)
+    ]
+    tvm.compile(tvm.IRModule({"main": serial(schedule).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
+    np.testing.assert_allclose(2 * tensors[-1].numpy().reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [(2, 0, 3, 4, 1), (2, 0, 1, 4, 3)])
+def test_rows_that_a_transpose_takes_apart_are_copied(order: tuple[int, ...]) -> None:
+    def make(emit: Any, packed: Any) -> Any:
+        return normalize(emit(R.permute_dims(packed, order)), Normalization((4,), 1e-6))
+
+    module = function(inputs(SHAPE), make)
+    assert names(read_rows(module)) == names(module)
+
+
+def test_rows_that_something_else_reads_are_copied() -> None:
+    def make(emit: Any, packed: Any) -> Any:
+        rows = heads(emit, packed, 1)
+        return R.add(emit(normalize(rows, RMS)), rows)
+
+    module = function(inputs(SHAPE), make)
+    assert names(read_rows(module)) == names(module)
+
+
+def test_a_part_of_each_row_is_copied() -> None:
+    def make(emit: Any, packed: Any) -> Any:
+        return normalize(emit(R.strided_slice(packed, [4], [0], [16])), Normalization((4,), 1e-6))
+
+    module = function(inputs(SHAPE), make)
+    assert names(read_rows(module)) == names(module)
+
+
+def test_views_that_copy_nothing_stay() -> None:
+    def make(emit: Any, packed: Any) -> Any:
+        return normalize(emit(R.reshape(packed, (34, 12, 32))), Normalization((2,), 1e-6))
+
+    module = function(inputs(SHAPE), make)
+    assert names(read_rows(module)) == names(module)
