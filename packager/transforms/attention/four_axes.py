@@ -1,8 +1,9 @@
-"""Writes attention of more axes than [batch, heads, rows, depth] with these four, and weights before what they weight.
+"""Writes attention with the four axes [batch, heads, rows, depth], and weights before what they weight.
 
 Models of windows have axes of images, of windows and of heads before those of rows, in any order. The axis of heads is
-the one that the result moves behind its rows, or the last of them; all others are one batch. Models with channels
-before pixels write values times transposed weights.
+the one that the result moves behind its rows, or the last of them; all others are one batch. Attention of three axes
+has one head, unless they are batch and heads in one. Models with channels before pixels write values times transposed
+weights.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ELEMENTWISE = frozenset(("add", "astype", "divide", "maximum", "minimum", "mult
 
 
 def with_four_axes(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Return the module with attention of more axes, and that with transposed weights, rewritten."""
+    """Return the module with attention of other axes, and that with transposed weights, rewritten."""
     flow = Dataflow(module["main"], module["main"].params[num_inputs:])
 
     def replaced(binding: Any) -> list[Any]:
@@ -40,14 +41,14 @@ def with_four_axes(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 class _Attention:
     """``chain``: the variables from the matmul of queries and keys to the weights of ``values``.
 
-    ``transposed``: the result is values times transposed weights. ``heads`` is the axis of heads.
+    ``transposed``: the result is values times transposed weights. ``heads`` is the axis of heads, None of one head.
     """
 
     flow: Dataflow
     chain: Sequence[Any]
     values: Any
     transposed: bool
-    heads: int
+    heads: int | None
 
     def rewritten(self, variable: Any) -> list[Any]:
         """Return the bindings that replace that of the result."""
@@ -57,14 +58,19 @@ class _Attention:
         if len(leading) == 2:
             result = relax.op.matmul(self.chain[-1], values)
         else:
-            axes = _Axes(made, leading, self.heads)
+            axes = _Axes(made, leading, self.heads) if self.heads is not None else _OneHead(made, self.flow)
             product, *steps = self.chain
             call = self.flow.value(product)
             scores = made.bind(rebuild_call(call, *(axes.folded(operand) for operand in call.args)))
             for before, step in zip(self.chain, steps, strict=False):
                 call = self.flow.value(step)
                 operands = [scores if a.same_as(before) else axes.broadcast(a) for a in call.args]
-                scores = made.bind(relax.Call(call.op, operands, call.attrs, call.ty_args))
+                weighs = operator_of(call) == "nn.softmax"  # along the last axis, whose number may have changed
+                scores = made.bind(
+                    relax.op.nn.softmax(scores, axis=-1)
+                    if weighs
+                    else relax.Call(call.op, operands, call.attrs, call.ty_args)
+                )
             result = axes.unfolded(made.bind(relax.op.matmul(scores, axes.folded(values))))
         if self.transposed:
             result = _swapped(made.bind(result))
@@ -83,9 +89,26 @@ def _find(flow: Dataflow, variable: Any, call: Any) -> _Attention | None:
         return None
     shape = shape_of(found[-1]) or ()
     fits = same((shape_of(values) or ())[:-2], shape[:-2])
-    if not fits or len(shape) < (4 if transposed else 5):
+    if not fits or len(shape) < 3 or (len(shape) == 4 and not transposed):
         return None
-    return _Attention(flow, found, values, transposed, _heads(flow, variable, len(shape), transposed))
+    if len(shape) == 3 and any(_joins_heads(flow, operand) for operand in (*flow.value(found[0]).args, values)):
+        return None
+    heads = None if len(shape) == 3 else _heads(flow, variable, len(shape), transposed)
+    return _Attention(flow, found, values, transposed, heads)
+
+
+def _joins_heads(flow: Dataflow, operand: Any) -> bool:
+    """Whether a reshape of a product or of an input has made the first axis of an operand, or might have."""
+    place = 0
+    while (call := flow.call(operand, "permute_dims", "reshape", "astype", "multiply", "divide")) is not None:
+        axes, before, after = axes_of(call), shape_of(call.args[0]) or (), shape_of(call) or ()
+        reshapes = operator_of(call) == "reshape"
+        if axes is not None:
+            place = axes[place]
+        elif not (place == 0 and same(before[:1], after[:1]) if reshapes else len(before) == len(after)):
+            return True
+        operand = call.args[0]
+    return False
 
 
 def _chain(flow: Dataflow, weights: Any) -> list[Any] | None:
@@ -165,6 +188,34 @@ class _Axes:
             full = [whole[axis] if axis == self.order[-1] else self.leading[axis] for axis in range(rank)]
             tensor = self.made.bind(relax.op.broadcast_to(tensor, [*full, *whole[rank:]]))
         return self.folded(tensor)
+
+
+class _OneHead:
+    """Gives [batch, rows, columns] an axis of one head; new bindings are ``made``."""
+
+    def __init__(self, made: Bindings, flow: Dataflow) -> None:
+        self.made = made
+        self.flow = flow
+
+    def folded(self, tensor: Any) -> Any:
+        """Return [batch, 1, rows, columns]; a transpose stays the last of the views, where attention looks for it."""
+        call = self.flow.call(tensor, "permute_dims")
+        if call is not None and _swaps_last(call):
+            return self.made.bind(_swapped(self.folded(call.args[0])))
+        batch, rows, columns = shape_of(tensor) or ()
+        return self.made.bind(relax.op.reshape(tensor, [batch, 1, rows, columns]))
+
+    def unfolded(self, tensor: Any) -> Any:
+        """Return the inverse of ``folded``."""
+        batch, _, rows, columns = shape_of(tensor) or ()
+        return relax.op.reshape(tensor, [batch, rows, columns])
+
+    def broadcast(self, operand: Any) -> Any:
+        """Return what is broadcast to [batch, rows, columns] in a shape that is to [batch, 1, rows, columns]."""
+        shape = shape_of(operand)
+        if not shape or len(shape) <= 2:
+            return operand
+        return self.made.bind(relax.op.reshape(operand, [shape[0], 1, *shape[1:]]))
 
 
 def _swapped(tensor: Any) -> Any:

@@ -296,8 +296,29 @@ FORMS |= {
         (),
     ),
 }
+
+
+class OneHead(nn.Module):
+    """Attention of three axes, as of non-local networks; ``transposed`` as in the decoders of latent diffusion."""
+
+    def __init__(self, transposed: bool = False, depth: int = WIDTH) -> None:
+        super().__init__()
+        self.transposed, self.o = transposed, nn.Linear(depth, WIDTH)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, depth) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        weights = torch.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.1, dim=2)
+        if self.transposed:
+            return self.o(torch.bmm(v.transpose(1, 2), weights.transpose(1, 2)).transpose(1, 2))
+        return self.o(torch.bmm(weights, v))
+
+
 GAIN, SHIFT = torch.rand(DEPTH) + 0.5, torch.randn(DEPTH)
 FORMS |= {
+    "one head": (OneHead(), ()),
+    "one head of 64": (OneHead(depth=64), ()),
+    "one head transposed": (OneHead(transposed=True), ()),
     "cosine": (Attention(cosine), ()),
     "cosine with a mask": (Attention(cosine), (CAUSAL,)),
     "cosine packed": (Fused(heads_first, cosine, turned=False), ()),
