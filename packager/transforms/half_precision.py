@@ -18,7 +18,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, variables_of
+from packager.graph.dataflow import Dataflow, operator_of, scalar_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.recurrent import NAME as RECURRENT
@@ -123,10 +123,11 @@ class _Converter:
         return operator_of(call) in ("sum", "add") and all(map(self._is_term, call.args))
 
     def _is_term(self, expr: Any) -> bool:
-        """Whether it is a product, or a sum of products, that is read once."""
+        """Whether it is a product, or a sum of products, that is read once; what a number scales is none."""
         if expr not in self.terms:
-            value = self.flow.value(expr)
-            is_term = operator_of(value) == "multiply" or (operator_of(value) == "add" and self._is_sum(value))
+            value, name = self.flow.value(expr), operator_of(self.flow.value(expr))
+            is_product = name == "multiply" and all(scalar_of(factor) is None for factor in value.args)
+            is_term = is_product or (name == "add" and self._is_sum(value))
             self.terms[expr] = is_term and self.flow.is_read_once(expr)
         return self.terms[expr]
 
