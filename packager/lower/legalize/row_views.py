@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import tvm
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 
 from packager.graph.dataflow import Dataflow, axes_of, extents_of, operator_of, same, slice_of
 from packager.graph.normalize import NAME, attributes_of_call
@@ -52,12 +53,10 @@ def _normalization(call: Any) -> Callable[..., te.Tensor] | None:
     if operator_of(call) == NORMALIZE:
         attributes = attributes_of_call(call.attrs)
         return normalization_of(attributes) if attributes.of_rows(call.args[0].ty.ndim) else None
-    if operator_of(call) != "nn.layer_norm" or [int(axis) for axis in call.attrs.axes] not in (
-        [-1],
-        [call.ty.ndim - 1],
-    ):
+    if operator_of(call) != "nn.layer_norm":
         return None
-    return layer_norm_of(call)
+    rank = call.args[0].ty.ndim
+    return layer_norm_of(call) if [int(axis) % rank for axis in call.attrs.axes] == [rank - 1] else None
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class _View:
             elif slices is not None:
                 tensor = _sliced(tensor, [part.start or 0 for part in slices], extents_of(call))
             else:
-                tensor = topi.reshape(tensor, extents_of(call))
+                tensor = _reshaped(tensor, extents_of(call) or ())
         return tensor
 
 
@@ -105,6 +104,27 @@ def _keeps_rows(call: Any) -> bool:
     if operator_of(call) == "strided_slice":
         return slices is not None and slices[-1] == slice(None) and all((part.start or 0) >= 0 for part in slices)
     return same((extents_of(call.args[0]) or ())[-1:], (extents_of(call) or ())[-1:])
+
+
+def _reshaped(tensor: te.Tensor, shape: tuple[Any, ...]) -> te.Tensor:
+    """Return a tensor in another shape with the same last axis, whose index stays a variable: schedules look for it."""
+    before, after = list(tensor.shape[:-1]), list(shape[:-1])
+    long = [[axis for axis, extent in enumerate(extents) if not same(extent, 1)] for extents in (before, after)]
+    same_rows = same(tuple(before[axis] for axis in long[0]), tuple(after[axis] for axis in long[1]))
+
+    def element(*index: Any) -> Any:
+        places: list[Any] = [tirx.IntImm("int64", 0)] * len(before)
+        if same_rows:
+            for axis, place in zip(*long, strict=True):
+                places[axis] = index[place]
+        else:
+            row = reduce(lambda total, axis: total * after[axis] + index[axis], long[1], tirx.IntImm("int64", 0))
+            for axis in reversed(long[0]):
+                places[axis] = row if axis == long[0][0] else tirx.floormod(row, before[axis])
+                row = tirx.floordiv(row, before[axis])
+        return tensor(*places, index[-1])
+
+    return te.compute(shape, element, name="reshaped")
 
 
 def _sliced(tensor: te.Tensor, begins: list[int], shape: Any) -> te.Tensor:

@@ -32,7 +32,8 @@ def heads(emit: Any, packed: Any, part: int) -> Any:
 
 
 def layer_norm(data: Any) -> Any:
-    return R.nn.layer_norm(data, relax.const(SCALE), relax.const(SCALE - 1), axes=[-1], epsilon=1e-5)
+    scale = np.resize(SCALE, int(data.ty.shape.values[-1])).astype(str(data.ty.dtype))
+    return R.nn.layer_norm(data, relax.const(scale), relax.const(scale - 1), axes=[-1], epsilon=1e-5)
 
 
 def names(module: Any) -> list[str]:
@@ -99,3 +100,42 @@ def test_views_that_copy_nothing_stay() -> None:
 
     module = function(inputs(SHAPE), make)
     assert names(read_rows(module)) == names(module)
+
+
+def test_symbolic_extents() -> None:
+    batch, rows = (tvm.tirx.Var(name, "int64") for name in ("n", "s"))
+
+    def make(emit: Any, packed: Any) -> Any:
+        return normalize(heads(emit, packed, 2), CENTERED)
+
+    module = function([relax.Var("packed", relax.TensorType((batch, rows, *SHAPE[2:]), "float32"))], make)
+    read = relax.transform.DeadCodeElimination()(read_rows(module))
+    assert len(names(read)) == 1
+    for shape in (SHAPE, (1, 3, *SHAPE[2:])):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(compute(read, [x])[0], compute(expand_norms(module), [x])[0], rtol=1e-4, atol=1e-5)
+
+
+def windows(emit: Any, image: Any) -> Any:
+    """Return [images, rows, width] of windows of 4 x 4 places."""
+    moved = emit(R.permute_dims(emit(R.reshape(image, (2, 3, 3, 4, 4, 96))), (0, 1, 3, 2, 4, 5)))
+    return emit(R.reshape(moved, (2, 144, 96)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [(SHAPE, lambda emit, x: heads(emit, x, 1)), ((18, 16, 96), windows)],
+    ids=["heads", "windows"],
+)
+@pytest.mark.parametrize("norm", [lambda x: normalize(x, Normalization((x.ty.ndim - 1,), 1e-6)), layer_norm])
+def test_rows_are_loaded_once_as_vectors(
+    shape: tuple[int, ...], rows: Callable[..., Any], norm: Callable[[Any], Any]
+) -> None:
+    data = relax.Var("data", relax.TensorType(shape, "float16"))
+    module = function([data], lambda emit, x: norm(rows(emit, x)))
+    read = relax.transform.DeadCodeElimination()(read_rows(module))
+    (primfunc,) = [f for f in read.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    source, launches = lower(schedule_cuda(primfunc, TARGET))
+    assert len(launches) == 1
+    assert "p0[" not in source
+    assert source.count("(p0 +") == 1
