@@ -33,7 +33,8 @@ from packager.transforms.prepare import prepare
 
 # One of each family that people deploy. All others of the zoo are held out.
 CHOOSING = (
-    *("resnet50", "resnext50", "mobilenet_v2", "vit_b16", "yolo_n", "unet", "diffusion_unet"),
+    *("resnet50", "resnext50", "mobilenet_v2", "efficientnet_b0", "vit_b16", "swin_tiny", "segformer_b0", "yolo_n"),
+    *("unet", "diffusion_unet"),
     *("bert_base", "gpt2_small", "llama_prompt", "whisper_encoder", "llama_1b", "llama_1b_int4"),
 )
 ARCHS = ("sm_90a", "sm_80")
