@@ -17,6 +17,7 @@ from packager.bundle.dtypes import HALVES
 from packager.graph.own_operators import register
 
 NAME = "relax.packager.normalize"
+OPERATOR = NAME.removeprefix("relax.")  # as operator_of has it
 
 
 @dataclass(frozen=True)

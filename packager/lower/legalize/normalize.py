@@ -15,7 +15,7 @@ from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.graph.dataflow import bindings_of, extents_of, operator_of, same, static_shape_of
-from packager.graph.normalize import NAME, Normalization, attributes_of_call
+from packager.graph.normalize import NAME, OPERATOR, Normalization, attributes_of_call
 from packager.graph.rewrite import with_main
 from packager.ir.pattern_kinds import OPAQUE, OUT_ELEMENTWISE_FUSABLE
 from packager.lower.legalize.accumulate import FULL, HALVES
@@ -51,8 +51,7 @@ def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _replaced(module: tvm.IRModule, replace: _Replace) -> tvm.IRModule:
-    name = NAME.removeprefix("relax.")
-    if not any(operator_of(binding.value) == name for binding in bindings_of(module["main"])):
+    if not any(operator_of(binding.value) == OPERATOR for binding in bindings_of(module["main"])):
         return module
     replacer = _Replacer(module, replace)
     main = replacer.visit_expr(module["main"])

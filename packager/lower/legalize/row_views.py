@@ -15,13 +15,12 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from packager.graph.dataflow import Dataflow, axes_of, extents_of, operator_of, same, slice_of
-from packager.graph.normalize import NAME, attributes_of_call
+from packager.graph.normalize import OPERATOR, attributes_of_call
 from packager.graph.rewrite import map_bindings, with_main
 from packager.ir.pattern_kinds import OUT_ELEMENTWISE_FUSABLE
 from packager.lower.legalize.accumulate import layer_norm_of
 from packager.lower.legalize.normalize import normalization_of
 
-NORMALIZE = NAME.removeprefix("relax.")
 COPIES = ("permute_dims", "strided_slice")
 VIEWS = (*COPIES, "reshape", "squeeze", "expand_dims")
 
@@ -50,7 +49,7 @@ def read_rows(module: tvm.IRModule) -> tvm.IRModule:
 
 def _normalization(call: Any) -> Callable[..., te.Tensor] | None:
     """Return what a call computes, if it normalizes rows."""
-    if operator_of(call) == NORMALIZE:
+    if operator_of(call) == OPERATOR:
         attributes = attributes_of_call(call.attrs)
         return normalization_of(attributes) if attributes.of_rows(call.args[0].ty.ndim) else None
     if operator_of(call) != "nn.layer_norm":

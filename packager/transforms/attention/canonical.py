@@ -13,7 +13,6 @@ other score. ``masks.py`` computes the masks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -29,7 +28,6 @@ from packager.ir.model import ImportedModel
 from packager.transforms.attention.masks import Bindings, Masks, MaskStep
 
 LONGEST = 16  # operators between the first matmul and the softmax
-FACTORS = ("view", "scale", "rows")  # kinds of steps
 LEAST = -1e4  # scores below it count as this: a bound that exporters put to them, for masks that may be infinite
 
 
@@ -77,16 +75,13 @@ class _Rewriter:
         if whole is None or any(self.flow.is_constant(operand) for operand in call.args):
             return None
         made = Bindings(variable)
-        rows = [step for step in steps if step.kind == "rows"]
-        if not all(step.kind in FACTORS and same(step.shape, shapes[0]) for step in _until(steps, rows)):
-            return None
-        affine = self.masks.affine(made, [step for step in steps if step.kind != "rows"], shapes[0], whole)
+        affine = self.masks.affine(made, steps, shapes[0], whole)
         if affine is None:
             return None
         scale, mask = affine
         operands, factors = zip(*(_unscaled(self.flow, made, operand) for operand in call.args), strict=True)
-        queries = reduce(partial(_with_factor, made), rows, operands[0])
-        operands = (queries, operands[1])
+        rows = [step for step in steps if step.kind == "rows"]
+        operands = (reduce(partial(_with_factor, made), rows, operands[0]), operands[1])
         scores, scale = product, scale * math.prod(factors)
         if not all(mine.same_as(theirs) for mine, theirs in zip(operands, call.args, strict=True)):
             scores = made.bind(rebuild_call(call, *operands))
@@ -124,11 +119,6 @@ class _Rewriter:
                 else:
                     break
         return None
-
-
-def _until(steps: Sequence[MaskStep], some: Sequence[MaskStep]) -> Sequence[MaskStep]:
-    """Return the steps up to the last of some."""
-    return steps[: steps.index(some[-1]) + 1] if some else []
 
 
 def _with_factor(made: Bindings, queries: Any, step: MaskStep) -> Any:

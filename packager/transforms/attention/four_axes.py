@@ -65,12 +65,10 @@ class _Attention:
             for before, step in zip(self.chain, steps, strict=False):
                 call = self.flow.value(step)
                 operands = [scores if a.same_as(before) else axes.broadcast(a) for a in call.args]
-                weighs = operator_of(call) == "nn.softmax"  # along the last axis, whose number may have changed
-                scores = made.bind(
-                    relax.op.nn.softmax(scores, axis=-1)
-                    if weighs
-                    else relax.Call(call.op, operands, call.attrs, call.ty_args)
-                )
+                again = relax.Call(call.op, operands, call.attrs, call.ty_args)
+                if operator_of(call) == "nn.softmax":  # along the last axis, whose number may have changed
+                    again = relax.op.nn.softmax(scores, axis=-1)
+                scores = made.bind(again)
             result = axes.unfolded(made.bind(relax.op.matmul(scores, axes.folded(values))))
         if self.transposed:
             result = _swapped(made.bind(result))
@@ -102,11 +100,12 @@ def _joins_heads(flow: Dataflow, operand: Any) -> bool:
     place = 0
     while (call := flow.call(operand, "permute_dims", "reshape", "astype", "multiply", "divide")) is not None:
         axes, before, after = axes_of(call), shape_of(call.args[0]) or (), shape_of(call) or ()
-        reshapes = operator_of(call) == "reshape"
-        if axes is not None:
-            place = axes[place]
-        elif not (place == 0 and same(before[:1], after[:1]) if reshapes else len(before) == len(after)):
+        kept = len(before) == len(after)
+        if operator_of(call) == "reshape":
+            kept = place == 0 and same(before[:1], after[:1])
+        if not kept:
             return True
+        place = place if axes is None else axes[place]
         operand = call.args[0]
     return False
 

@@ -21,8 +21,8 @@ class MaskStep:
     """An operator between the first matmul and the softmax, and the shape of its result.
 
     ``number`` is a factor (``scale``, and the sign of the ``tensor`` to ``add``), or what scores become that a boolean
-    ``tensor`` does not ``keep``, or does ``drop``. ``rows`` of scores have a factor each, their ``tensor``, or its
-    inverse if ``number`` is negative.
+    ``tensor`` does not ``keep``, or does ``drop``. ``rows`` of scores have a factor each, ``tensor`` to
+    the power of ``number``, which is 1 or -1.
     """
 
     kind: Literal["view", "scale", "rows", "add", "keep", "drop"]
@@ -82,13 +82,17 @@ class Masks:
     ) -> tuple[float, Mask | None] | None:
         """Return what ``steps`` make of a product: its factor, and what is added to it as ``whole``, if anything.
 
-        ``product`` is its shape. None if it is no such sum.
+        ``product`` is its shape. None if it is no such sum. Factors of ``rows`` are the caller's: they may come before
+        masks, in the shape of the product.
         """
         scale, mask, shape, replaced = 1.0, None, product, -math.inf
         try:
-            for step in steps:
+            for place, step in enumerate(steps):
                 if step.kind == "view":
                     _require_views(step.shape, whole)
+                elif step.kind == "rows":
+                    if mask is not None or not all(same(each.shape, product) for each in steps[: place + 1]):
+                        return None
                 elif step.kind == "scale":
                     scale, replaced = scale * step.number, replaced * step.number
                     mask = mask and self._scaled(made, mask, step.number)

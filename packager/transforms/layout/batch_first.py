@@ -15,14 +15,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import bindings_of, operator_of, same, scalar_of, shape_of, slice_of
+from packager.graph.dataflow import axes_of, bindings_of, operator_of, same, scalar_of, shape_of, slice_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, tidy
 
-TURN = [1, 0, 2]  # [batch, rows, width] and [rows, batch, width]
-KEYS = [1, 2, 0]  # [rows, batch * heads, depth] to [batch * heads, depth, rows]
-HEADS = [0, 2, 1, 3]  # [batch, heads, rows, depth] and [batch, rows, heads, depth]
-OUT = [2, 0, 1, 3]  # [batch, heads, rows, depth] to [rows, batch, heads, depth]
+TURN = (1, 0, 2)  # [batch, rows, width] and [rows, batch, width]
+KEYS = (1, 2, 0)  # [rows, batch * heads, depth] to [batch * heads, depth, rows]
+HEADS = (0, 2, 1, 3)  # [batch, heads, rows, depth] and [batch, rows, heads, depth]
+OUT = (2, 0, 1, 3)  # [batch, heads, rows, depth] to [rows, batch, heads, depth]
 _UNARY = (
     "astype",
     "nn.relu",
@@ -51,13 +51,9 @@ def _transposed(module: tvm.IRModule) -> int:
     """Return how many elements transposes move that attention does not read as they are; symbolic extents are 1."""
     moved = 0
     for binding in bindings_of(module["main"]):
-        if operator_of(binding.value) == "permute_dims" and _order(binding.value) in (TURN, KEYS, OUT):
+        if axes_of(binding.value) in (TURN, KEYS, OUT):
             moved += math.prod(extent for extent in shape_of(binding.var) or () if isinstance(extent, int))
     return moved
-
-
-def _order(call: Any) -> list[int]:
-    return [int(axis) for axis in call.attrs.axes or ()]
 
 
 class _Turned:
@@ -105,7 +101,7 @@ class _Turned:
         return None
 
     def _permuted(self, variable: Any, call: Any, bind: Callable[[Any], Any]) -> Any:
-        (source,), order = call.args, _order(call)
+        (source,), order = call.args, axes_of(call)
         if order == OUT:
             self.out[variable] = source
         elif order == TURN and source in self.turned:

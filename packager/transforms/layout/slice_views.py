@@ -14,10 +14,10 @@ import tvm
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, shape_of, slice_of
-from packager.graph.normalize import NAME
+from packager.graph.normalize import OPERATOR
 from packager.graph.rewrite import map_bindings, tidy
 
-NORMS = (NAME.removeprefix("relax."), "nn.layer_norm", "nn.rms_norm")
+NORMS = (OPERATOR, "nn.layer_norm", "nn.rms_norm")
 
 
 def slice_before_views(module: tvm.IRModule) -> tvm.IRModule:

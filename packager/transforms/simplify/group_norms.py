@@ -13,7 +13,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.normalize import Normalization, normalize
+from packager.graph.normalize import OPERATOR, Normalization, normalize
 from packager.graph.rewrite import map_bindings
 from packager.ir.model import ImportedModel
 
@@ -88,4 +88,4 @@ def _without(flow: Dataflow, variable: Any, neutral: float) -> Any | None:
 def _is_normalized(flow: Dataflow, variable: Any) -> bool:
     while (call := flow.call(variable, *NEUTRAL, "reshape")) is not None:
         variable = call.args[0]
-    return flow.call(variable, "packager.normalize", "nn.instance_norm") is not None
+    return flow.call(variable, OPERATOR, "nn.instance_norm") is not None

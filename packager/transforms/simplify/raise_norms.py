@@ -26,7 +26,7 @@ from packager.graph.dataflow import (
     shape_of,
 )
 from packager.graph.identity import IdentityMap
-from packager.graph.normalize import Normalization, attributes_of_call, normalize
+from packager.graph.normalize import OPERATOR, Normalization, attributes_of_call, normalize
 from packager.graph.rewrite import map_bindings
 from packager.transforms.simplify.match_norms import Written, find_written
 
@@ -61,7 +61,7 @@ def read_halves(module: tvm.IRModule) -> tvm.IRModule:
             data = cast.args[0]
             if _is_half(binding.var) and str(data.ty.dtype) == str(binding.var.ty.dtype):
                 return [relax.VarBinding(binding.var, relax.Call(resized.op, [data, resized.args[1]], resized.attrs))]
-        cast = flow.call(value.args[0], "astype") if operator_of(value) == "packager.normalize" else None
+        cast = flow.call(value.args[0], "astype") if operator_of(value) == OPERATOR else None
         if cast is None or not _is_half(cast.args[0]):
             return [binding]
         return [relax.VarBinding(binding.var, normalize(cast.args[0], attributes_of_call(value.attrs)))]

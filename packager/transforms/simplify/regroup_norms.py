@@ -27,7 +27,7 @@ from packager.graph.dataflow import (
     shape_of,
 )
 from packager.graph.identity import IdentityMap
-from packager.graph.normalize import NAME, Normalization, attributes_of_call, normalize
+from packager.graph.normalize import OPERATOR, Normalization, attributes_of_call, normalize
 from packager.graph.rewrite import map_bindings
 from packager.ir.model import NamedArray
 
@@ -81,7 +81,7 @@ class _Mover:
         """Return the bindings that replace one."""
         variable, value = binding.var, binding.value
         name = operator_of(value)
-        if name == NAME.removeprefix("relax."):
+        if name == OPERATOR:
             reshape = self.flow.call(value.args[0], "reshape")
             found = None if reshape is None else _regrouped(reshape, attributes_of_call(value.attrs))
             if found is None:
