@@ -98,15 +98,15 @@ def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> i
         case st.For() if nodes_of(node.extent, tvm.ir.TensorLoad):
             return _flops(node.body, names, dims)
         case st.For():
-            return symbolic.maximum(node.extent, names, dims) * _flops(node.body, names, dims)
+            times = symbolic.maximum(node.extent, names, dims)
+            return times * _flops(node.body, *_with_variable(node.loop_var, times, names, dims))
         case st.SeqStmt():
             return sum(_flops(part, names, dims) for part in node.seq)
         case s_tir.SBlockRealize():
-            # Extents of loops may depend on variables of the block, such as those of tiles with a rest.
+            # Extents of loops may depend on variables around them, such as those of tiles with a rest.
             for variable in node.block.iter_vars:
-                most = max(0, symbolic.maximum(variable.dom.extent, names, dims) - 1)
-                name = f"block_variable_{len(names)}"
-                names, dims = {**names, variable.var: name}, {**dims, name: Dim(name, 0, most)}
+                times = symbolic.maximum(variable.dom.extent, names, dims)
+                names, dims = _with_variable(variable.var, times, names, dims)
             return _flops(node.block.body, names, dims)
         case st.IfThenElse():
             parts = [node.then_case] + ([node.else_case] if node.else_case is not None else [])
@@ -114,6 +114,14 @@ def _flops(node: Any, names: Mapping[Any, Extent], dims: Mapping[str, Dim]) -> i
         case st.BufferStore():
             return _operations(node.value)
     return 0
+
+
+def _with_variable(
+    variable: Any, times: int, names: Mapping[Any, Extent], dims: Mapping[str, Dim]
+) -> tuple[Mapping[Any, Extent], Mapping[str, Dim]]:
+    """Return names and dims along with a variable from 0 on."""
+    name = f"variable_{len(names)}"
+    return {**names, variable: name}, {**dims, name: Dim(name, 0, max(0, times - 1))}
 
 
 def _operations(value: Any) -> int:

@@ -11,6 +11,8 @@ BROADCAST = 1
 """As ``INJECTIVE``, and with sums that read its elements."""
 INJECTIVE = 2
 """With what makes its operands and with what reads its elements."""
+SUMS = 3
+"""With what makes its operands, up to functions that are ``BROADCAST``."""
 OUT_ELEMENTWISE_FUSABLE = 4
 """With elementwise functions that follow."""
 OPAQUE = 8

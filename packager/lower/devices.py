@@ -22,10 +22,18 @@ from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
+from packager.lower.cuda.algorithms.sorted_scatter import (
+    SCATTER_SORTED,
+    SORT_INDICES,
+    scatter_sorted,
+    sort_indices,
+    sort_scatters,
+)
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
 from packager.lower.cuda.fusion.broadcasts import keep_broadcasts_apart
 from packager.lower.cuda.fusion.half_casts import read_half_means, repeat_casts
+from packager.lower.cuda.fusion.updates import fuse_updates
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda
@@ -95,6 +103,8 @@ CUDA_LEGALIZERS = {
     "relax.scatter_elements": scatter_elements,
     "relax.scatter_nd": scatter_nd,
     SCATTER_SLICES: scatter_slices,
+    SORT_INDICES: sort_indices,
+    SCATTER_SORTED: scatter_sorted,
     sorting.TOP_K: sort_rows,
     sorting.POSITIONS: compact,
     sorting.UNIQUE: group_slices,
@@ -155,6 +165,7 @@ DEVICES = {
         "cuda",
         lambda module, _num_inputs: sum_products(to_channels_last(accumulate_in_float32(module))),
         [
+            sort_scatters,
             repeat_lookups,
             repeat_casts,
             read_half_means,
@@ -163,6 +174,7 @@ DEVICES = {
             _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS),
             *TIDY,
             keep_broadcasts_apart,
+            fuse_updates,
         ],
         (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
         _write_cuda,

@@ -89,17 +89,9 @@ LOWERING = [
     _T.RemoveNoOp(),
     _S.RewriteUnsafeSelect(),
 ]
-SYNCHRONIZE = [
-    _T.CommonSubexprElim(),
-    _T.FP8ComputeLegalize(),
-    _T.VerifyMemory(),
-    _S.ThreadSync("shared"),
-    _S.ThreadSync(DYNAMIC),
-    _S.ThreadSync("warp"),
-    _S.InferFragment(),
-    _S.LowerThreadAllreduce(),
-    _S.MergeSharedMemoryAllocations(),
-]
+VERIFY = [_T.CommonSubexprElim(), _T.FP8ComputeLegalize(), _T.VerifyMemory()]
+SYNCHRONIZE = [_S.ThreadSync("shared"), _S.ThreadSync(DYNAMIC), _S.ThreadSync("warp")]
+SHARE = [_S.InferFragment(), _S.LowerThreadAllreduce(), _S.MergeSharedMemoryAllocations()]
 FINISH = [
     _T.FP8StorageLegalize(),
     _T.BF16StorageLegalize(),
@@ -124,7 +116,8 @@ def lower_cuda_kernels(
     module = tvm.transform.Sequential(LOWERING)(module)
     for function in module.functions.values():
         check_registers(function)
-    module = tvm.transform.Sequential(SYNCHRONIZE)(module)
+    module = _with_barriers(tvm.transform.Sequential(VERIFY)(module))
+    module = tvm.transform.Sequential(SHARE)(module)
     by_name = {var.name_hint: function for var, function in module.functions.items()}
     launches = {
         name: Launch(axes, _dynamic_bytes(name, by_name[name].body), not _is_restrict(by_name[name].body))
@@ -132,6 +125,13 @@ def lower_cuda_kernels(
     }
     module = tvm.IRModule({k.symbol: _to_device_function(k, by_name[k.symbol], target) for k in kernels})
     return tvm.transform.Sequential(FINISH)(module), launches
+
+
+def _with_barriers(module: tvm.IRModule) -> tvm.IRModule:
+    """Insert barriers where TVM finds that threads need them, but in functions that have all of theirs."""
+    own = {var: function for var, function in module.functions.items() if _has_barriers(function.body)}
+    others = tvm.IRModule({var: function for var, function in module.functions.items() if var not in own})
+    return tvm.IRModule({**tvm.transform.Sequential(SYNCHRONIZE)(others).functions, **own})
 
 
 def _thread_extents(kernel: Kernel) -> dict[str, Any]:
@@ -208,11 +208,15 @@ def _loads_after_stores(body: Any) -> bool:
 
 def _exchanges(body: Any) -> bool:
     """Tell whether threads exchange values through global memory, with a barrier between."""
-    if not any(str(getattr(call.op, "name", "")).endswith("tvm_storage_sync") for call in nodes_of(body, Call)):
+    if not _has_barriers(body):
         return False
     stored = IdentitySet(store.buffer for store in nodes_of(body, st.BufferStore))
     loaded = IdentitySet(load.source for load in nodes_of(body, TensorLoad))
     return any(buffer in loaded and _is_global(buffer) for buffer in stored)
+
+
+def _has_barriers(body: Any) -> bool:
+    return any(str(getattr(call.op, "name", "")).endswith("tvm_storage_sync") for call in nodes_of(body, Call))
 
 
 def _loads_global(node: Any) -> bool:

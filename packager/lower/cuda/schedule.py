@@ -30,6 +30,7 @@ from packager.lower.conditional_loads import part_conditional_loads, simplify_co
 from packager.lower.cuda.column_reduction import schedule_column_reduction
 from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
+from packager.lower.cuda.element_loops import schedule_element_loops
 from packager.lower.cuda.elementwise import check_aligned, load_vectors, schedule_elementwise, vector_width, vectorize
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
@@ -146,6 +147,7 @@ def _dlight(primfunc: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
 
 _RULES: tuple[_Rule, ...] = (
     schedule_scatter_scan,
+    schedule_element_loops,
     _joined,
     _spatial,
     schedule_depthwise_conv,

@@ -13,23 +13,29 @@ from tvm import relax, tirx
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map
 
+from packager.graph.dataflow import bindings_of, called_function
 from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.devices import DEVICES
-from packager.lower.lowering import _make_kernels
-from packager.transforms.simplify.narrow_indices import SCATTER_SLICES
+from packager.lower.lowering import FLATTEN, FUSE, _make_kernels
+from packager.transforms.simplify.narrow_indices import SCATTER_SLICES, narrow_indices
 
 GENERATOR = np.random.default_rng(3)
 N = tirx.Var("n", "int64")
 K = tirx.Var("k", "int64")
+M = tirx.Var("m", "int64")
 SMALL = [1, 2, 127, 128, 129, 300]
 NUMBERS = np.array([-np.inf, -1.5, -0.0, 0.0, 2, 7, np.inf, np.nan], np.float32)
 
 
 def compiled(make: Callable[..., relax.Call], *types: relax.TensorType) -> Callable[..., list[Any]]:
     """Return a function of arrays that runs what the call lowers to for CUDA; its kernels must lower to CUDA C++."""
-    module, _ = legalized(make, *types)
+    return runs(legalized(make, *types)[0])
+
+
+def runs(module: tvm.IRModule) -> Callable[..., list[Any]]:
+    """Return a function of arrays that runs a module for CUDA, loops one after the other."""
     functions = {}
     for variable, function in module.functions.items():
         if isinstance(function, tirx.PrimFunc):
@@ -92,6 +98,28 @@ def test_the_best_of_rows(dtype: str, largest: bool) -> None:
                 wanted = best(data, k, largest)
                 np.testing.assert_array_equal(indices, wanted)
                 np.testing.assert_array_equal(values, np.take_along_axis(data, wanted, -1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "k", "most"),
+    [
+        (M, 2049, 2049, 20_000),
+        (M, 18_433, 40, 20_000),
+        (1, 5000, 5000, 5000),
+        (2, 18_433, 7, 18_433),
+        (300, 130, 5, 130),
+    ],
+)
+def test_the_best_of_several_tiles(rows: Any, size: int, k: int, most: int) -> None:
+    run = compiled(
+        lambda x, _: sorting.top_k(x, K, True, most),
+        relax.TensorType([rows, N if rows is M else tirx.IntImm("int64", size)], "float32"),
+        relax.TensorType([K], "bool"),
+    )
+    data = GENERATOR.integers(0, size // 2, (3 if rows is M else rows, size)).astype(np.float32)
+    values, indices = run(data, np.zeros(k, bool))
+    np.testing.assert_array_equal(indices, best(data, k, True))
+    np.testing.assert_array_equal(values, np.take_along_axis(data, indices, -1))
 
 
 def test_positions_of_what_is_set() -> None:
@@ -230,7 +258,7 @@ def test_slices_get_their_updates_in_order(shape: tuple[int, ...], reduction: st
     np.testing.assert_array_equal(run(data, indices, updates)[0], expected)
 
 
-@pytest.mark.parametrize("number", [40, 2500])
+@pytest.mark.parametrize("number", [40, 2500, 20_000])
 @pytest.mark.parametrize(("reduction", "dtype"), [("min", "int64"), ("add", "float32"), ("add", "float16")])
 def test_slices_with_an_index_each(reduction: str, dtype: str, number: int) -> None:
     sizes = [((2, 6, 5), dtype), ((2, number, 1), "int64"), ((2, number, 5), dtype)]
@@ -246,3 +274,35 @@ def test_slices_with_an_index_each(reduction: str, dtype: str, number: int) -> N
         place = which, indices[which, row, 0]
         expected[place] = REDUCTIONS[reduction](expected[place], updates[which, row])
     np.testing.assert_array_equal(run(data, indices, updates)[0], expected.astype(dtype))
+
+
+def test_scatters_by_the_same_indices_sort_them_once_and_compute_what_they_scatter() -> None:
+    edges, nodes, heads, width = 3000, 50, 2, 5
+
+    def layer(x: Any, to: Any, of: Any, weights: Any) -> Any:
+        index = relax.op.broadcast_to(relax.op.reshape(to, [edges, 1, 1]), [edges, heads, width])
+        messages = relax.op.multiply(relax.op.take(x, of, 0), relax.op.expand_dims(weights, 2))
+        return relax.op.scatter_elements(relax.op.zeros([nodes, heads, width], "float32"), index, messages, 0, "add")
+
+    builder = relax.BlockBuilder()
+    shapes = [((nodes, heads, width), "float32"), ((edges,), "int64"), ((edges,), "int64"), ((edges, heads), "float32")]
+    parameters = [relax.Var(f"p{number}", relax.TensorType(*ty)) for number, ty in enumerate(shapes)]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            x, *rest = parameters
+            for _ in range(2):
+                x = builder.emit(layer(x, *rest))
+            result = builder.emit_output(x)
+        builder.emit_func_output(result)
+    module = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], narrow_indices(builder.finalize()))
+    called = [called_function(binding.value) or "" for binding in bindings_of(module["main"])]
+    functions = [name for name in called if name and "reshape" not in name]
+    assert [name.partition("_")[0] for name in functions] == ["sort", "fused", "fused"]
+    values = [GENERATOR.integers(-3, 4, (nodes, heads, width)).astype(np.float32)]
+    values += [GENERATOR.integers(0, nodes, edges), GENERATOR.integers(0, nodes, edges)]
+    values += [GENERATOR.choice([-1, 0, 1], (edges, heads)).astype(np.float32)]
+    expected = values[0]
+    for _ in range(2):
+        messages, expected = expected[values[2]] * values[3][..., None], np.zeros_like(expected)
+        np.add.at(expected, values[1], messages)
+    np.testing.assert_array_equal(runs(module)(*values)[0], expected)

@@ -1,22 +1,28 @@
-"""Sorts rows in parallel: tiles by the rank of each element, then runs of twice the length in each pass.
+"""Sorts rows in parallel: tiles in shared memory, then several runs are merged in each pass.
 
-An element of a merged run finds its origin by binary search along the merge path (Odeh, Green, Mwassi, Shmueli, Birk:
-"Merge Path - Parallel Merging Made Simple", 2012), so that all are independent. The order is stable. Runs hold the
-first ``k`` elements only, where no more are asked for.
+An element of a merged run finds its rank by binary search in the others, so that all are independent. The order is
+stable. Runs hold the first ``k`` elements only, where no more are asked for.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+from tvm.sym import Analyzer
 
-from packager.lower.cuda.algorithms.nests import Nests, cast, ceil_div, int64, keep, least, local
+from packager.lower.cuda.algorithms.nests import Nests, cast, ceil_div, int32, int64, keep, least, local, shared
 
-TILE = 128
+# Slots of a thread block, of one tile or of several; with at most so many tiles each has a block of its own.
+SLOTS, FEW_TILES = 2048, 128
+# Runs that are merged at a time.
+TOGETHER = 8
+# The index of a slot without an element.
+NONE = 2**31 - 1
 
 
 class Order(Protocol):
@@ -52,7 +58,10 @@ class ByKey:
 
 @dataclass(frozen=True)
 class Sorted:
-    """The first ``k`` elements of rows: ``keys`` and ``indices`` (int32) are flat, ``k`` elements for each row."""
+    """The first ``k`` elements of rows: ``keys`` and ``indices`` (int32) are flat, ``k`` elements for each row.
+
+    There may be no keys: see merge_sort.
+    """
 
     keys: Any
     indices: Any
@@ -78,67 +87,111 @@ class _Runs:
         return tirx.min(self.kept, rest)
 
 
-def merge_sort(nests: Nests, rows: Any, size: Any, k: Any, most: int, order: Order) -> Sorted:
-    """Write the nests that sort rows of ``size`` elements, which are ``most`` at most, and keep the first ``k``."""
+def merge_sort(
+    nests: Nests, rows: Any, size: Any, k: Any, most: int, order: Order, *, with_keys: bool = True, into: Any = None
+) -> Sorted:
+    """Write the nests that sort rows of ``size`` elements, which are ``most`` at most, and keep the first ``k``.
+
+    Their keys are written only if asked for, their indices ``into`` a flat buffer if there is one.
+    """
     rows, size, k = int64(rows), int64(size), int64(k)
+    lengths = [min(SLOTS, 1 << max(most - 1, 1).bit_length())]
+    while lengths[-1] < most:
+        lengths.append(lengths[-1] * min(TOGETHER, -(-most // lengths[-1])))
     # All runs of a row together hold less than the row and one more run.
-    room = rows * size if most <= TILE else rows * size * 2
-    rooms = [(nests.workspace([room], order.dtype), nests.workspace([room], "int32")) for _ in range(1 + (most > TILE))]
-    runs = _runs(rooms[0], size, k, TILE)
-    _sort_tiles(nests, rows, size, order, runs)
-    for number in range(1, 64):
-        if runs.length >= most:
-            break
-        merged = _runs(rooms[number % 2], size, k, 2 * runs.length)
+    room = rows * size * min(len(lengths), 2)
+    rooms = [(nests.workspace([room], order.dtype), nests.workspace([room], "int32")) for _ in lengths[:2]]
+    passes = []
+    for number, length in enumerate(lengths):
+        keys, indices = rooms[number % 2]
+        if number == len(lengths) - 1:
+            keys, indices = keys if with_keys else None, indices if into is None else into
+        kept = least(least(int64(length), k), size)
+        passes.append(_Runs(keys, indices, length, kept, ceil_div(size, length)))
+    _sort_tiles(nests, rows, size, order, passes[0])
+    for runs, merged in itertools.pairwise(passes):
         _merge(nests, rows, size, order, runs, merged)
-        runs = merged
-    return Sorted(runs.keys, runs.indices, runs.kept)
-
-
-def _runs(room: tuple[Any, Any], size: Any, k: Any, length: int) -> _Runs:
-    return _Runs(*room, length, least(least(int64(length), k), size), ceil_div(size, length))
+    return Sorted(passes[-1].keys, passes[-1].indices, passes[-1].kept)
 
 
 def _sort_tiles(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs) -> None:
-    with nests.grid("sort_tiles", rows, size) as (row, place):
-        tile = keep(tirx.truncdiv(place, int64(TILE)))
-        first = keep(tile * TILE)
-        base = keep(runs.base(row, tile))
-        key = local(order.key(row, place))
-        rank = local(int64(0))
-        with T.serial(int64(0), int64(TILE)) as step, T.If(first + step < size), T.Then():
-            other = keep(order.key(row, first + step))
-            ahead, behind = order.precedes(row, other, key[0]), order.precedes(row, key[0], other)
-            before = tirx.any(ahead, tirx.all(tirx.Not(behind), first + step < place))
-            rank[0] = rank[0] + tirx.Select(before, int64(1), int64(0))
-        with T.If(rank[0] < runs.kept), T.Then():
-            runs.keys[base + rank[0]] = key[0]
-            runs.indices[base + rank[0]] = cast(place, "int32")
+    """Write the nest that sorts tiles in shared memory by bitonic networks (Batcher: "Sorting networks", 1968).
+
+    A slot without an element has no index, and comes last.
+    """
+    length, tiles = runs.length, _extent(rows * runs.number)
+    together = 1 if isinstance(tiles, tirx.IntImm) and int(tiles) <= FEW_TILES else SLOTS // length
+    with nests.rows("sort_tiles", ceil_div(tiles, together)) as block:
+        keys, indices = shared([together * length], order.dtype), shared([together * length], "int32")
+
+        def place_of(slot: Any) -> tuple[Any, Any, Any]:
+            tile = keep(block * together + cast(slot // length, "int64"))
+            return keep(tirx.truncdiv(tile, runs.number)), keep(tirx.truncmod(tile, runs.number)), keep(slot % length)
+
+        with T.parallel(int32(0), int32(together * length)) as slot:
+            row, tile, at = place_of(slot)
+            place = keep(tile * length + cast(at, "int64"))
+            keys[slot], indices[slot] = tirx.const(0, order.dtype), int32(NONE)
+            with T.If(tirx.all(row < rows, place < size)), T.Then():
+                keys[slot], indices[slot] = order.key(row, place), cast(place, "int32")
+        levels = length.bit_length() - 1
+        pairs = int32(together * length // 2)
+        with T.serial(int32(0), int32(levels)) as level, T.serial(int32(0), level + 1) as step:
+            loop = T.parallel(int32(0), pairs)
+            with loop as pair:
+                apart = keep(int32(1) << (level - step))
+                left = keep(pair * 2 - (pair & (apart - 1)))
+                row, _, at = place_of(left)
+                a, b = local(keys[left]), local(keys[left + apart])
+                i, j = local(indices[left]), local(indices[left + apart])
+                ahead, behind = order.precedes(row, a[0], b[0]), order.precedes(row, b[0], a[0])
+                tied = tirx.all(tirx.Not(behind), i[0] < j[0])
+                in_order = tirx.all(i[0] != NONE, tirx.any(j[0] == NONE, ahead, tied))
+                descends = (at >> (level + 1)) & 1
+                with T.If(tirx.Select(in_order, int32(1), int32(0)) == descends), T.Then():
+                    keys[left], keys[left + apart] = b[0], a[0]
+                    indices[left], indices[left + apart] = j[0], i[0]
+        with T.parallel(int32(0), int32(together * length)) as slot:
+            row, tile, at = place_of(slot)
+            index = keep(indices[slot])  # TVM reads shared memory in no condition
+            with T.If(tirx.all(row < rows, index != NONE, cast(at, "int64") < runs.kept)), T.Then():
+                target = keep(runs.base(row, tile) + cast(at, "int64"))
+                runs.indices[target] = index
+                if runs.keys is not None:
+                    runs.keys[target] = keys[slot]
+
+
+def _extent(value: Any) -> Any:
+    return Analyzer().simplify(value)
 
 
 def _merge(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs, merged: _Runs) -> None:
-    with nests.grid("merge", rows, merged.number, merged.kept) as (row, run, place):
-        left, right = keep(runs.base(row, run * 2)), keep(runs.base(row, run * 2 + 1))
-        ours, theirs = keep(runs.elements(run * 2, size)), keep(runs.elements(run * 2 + 1, size))
-        with T.If(place < ours + theirs), T.Then():
-            # How many of the first `place` elements are from the left run.
-            low, high = local(tirx.max(place - theirs, int64(0))), local(tirx.min(place, ours))
-            with T.While(low[0] < high[0]):
-                middle = keep((low[0] + high[0]) >> int64(1))
-                ahead = order.precedes(row, runs.keys[right + place - middle - 1], runs.keys[left + middle])
-                with T.If(ahead):
-                    with T.Then():
-                        high[0] = middle
-                    with T.Else():
-                        low[0] = middle + 1
-            source, other = local(left + low[0]), keep(right + place - low[0])
-            with T.If(low[0] >= ours):
-                with T.Then():
-                    source[0] = other
-                with T.Else(), T.If(place - low[0] < theirs), T.Then():
-                    ahead = order.precedes(row, runs.keys[other], runs.keys[source[0]])
-                    with T.If(ahead), T.Then():
-                        source[0] = other
-            target = keep(merged.base(row, run) + place)
-            merged.keys[target] = runs.keys[source[0]]
-            merged.indices[target] = runs.indices[source[0]]
+    """Write the nest that merges ``merged.length / runs.length`` runs: the rank of each element, by binary searches."""
+    together = merged.length // runs.length
+    with nests.grid("merge", rows, runs.number, runs.kept) as (row, run, place):
+        is_element = place < runs.elements(run, size)
+        with T.If(is_element), T.Then():
+            source = keep(runs.base(row, run) + place)
+            key, rank = local(runs.keys[source]), local(place)
+            group = keep(tirx.truncdiv(run, int64(together)))
+            with T.serial(int64(0), int64(together)) as step:
+                other = keep(group * together + step)
+                with T.If(tirx.all(other != run, other < runs.number)), T.Then():
+                    base = keep(runs.base(row, other))
+                    low, high = local(int64(0)), local(runs.elements(other, size))
+                    with T.While(low[0] < high[0]):
+                        middle = keep((low[0] + high[0]) >> int64(1))
+                        probe = local(runs.keys[base + middle])
+                        ahead = order.precedes(row, probe[0], key[0])
+                        tied = tirx.Not(order.precedes(row, key[0], probe[0]))
+                        with T.If(tirx.any(ahead, tirx.all(other < run, tied))):
+                            with T.Then():
+                                low[0] = middle + 1
+                            with T.Else():
+                                high[0] = middle
+                    rank[0] = rank[0] + low[0]
+            with T.If(rank[0] < merged.kept), T.Then():
+                target = keep(merged.base(row, group) + rank[0])
+                merged.indices[target] = runs.indices[source]
+                if merged.keys is not None:
+                    merged.keys[target] = key[0]

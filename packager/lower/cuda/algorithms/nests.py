@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import PrimType
+from tvm.ir import PrimType, Range
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
@@ -24,6 +24,11 @@ Extents = Sequence[Any]
 def int64(value: Any) -> Any:
     """Return an integer or an expression as an expression of type int64."""
     return tirx.const(value, "int64") if isinstance(value, int) else cast(value, "int64")
+
+
+def int32(value: int) -> Any:
+    """Return an integer as an expression of type int32."""
+    return tirx.const(value, "int32")
 
 
 def cast(value: Any, dtype: str) -> Any:
@@ -90,6 +95,18 @@ class Nests:
             yield row
 
     @contextlib.contextmanager
+    def elements(self, name: str, shape: Extents, reads: Sequence[Any], writes: Any) -> Iterator[tuple[Any, ...]]:
+        """Begin a block over all indices of a shape, which it yields: one that is scheduled and fused as others are.
+
+        It may read all of the tensors that it ``reads``, and writes an element of one.
+        """
+        with T.grid(*map(int64, shape)) as loops, T.sblock(name):
+            at = tuple(T.axis.spatial(int64(extent), loop) for extent, loop in zip(shape, _all(loops), strict=True))
+            T.reads(*map(_whole, reads))
+            T.writes(writes[at])
+            yield at
+
+    @contextlib.contextmanager
     def _nest(self, name: str) -> Iterator[None]:
         with T.sblock(name):
             T.reads()
@@ -103,6 +120,15 @@ class Nests:
         return function.with_attr("op_pattern", OPAQUE).with_attr("tirx.noalias", True)
 
 
+def _all(loops: Any) -> list[Any]:
+    return [loops] if isinstance(loops, tirx.Var) else [*loops]
+
+
+def _whole(tensor: Any) -> Any:
+    load = tensor[tuple(tensor.shape)]
+    return tirx.BufferRegion(load.source, [Range.from_min_extent(int64(0), extent) for extent in tensor.shape])
+
+
 def one_thread() -> Any:
     """Begin what one thread does while the others of its block wait."""
     return T.serial(int64(0), int64(1))
@@ -113,6 +139,11 @@ def local(value: Any) -> Any:
     variable = T.buffer_proxy(T.alloc_local([1], str(value.ty)))
     variable[0] = value
     return variable
+
+
+def shared(shape: Sequence[int], dtype: str) -> Any:
+    """Return a buffer that the threads of a block share, in a nest over ``rows``."""
+    return T.buffer_proxy(T.sblock_alloc_buffer([*shape], dtype, scope="shared"))
 
 
 def keep(value: Any) -> Any:

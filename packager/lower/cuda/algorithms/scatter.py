@@ -2,7 +2,7 @@
 
 An element gets its updates in the order of the indices, whichever threads there are: results are always the same, as
 they are on CPUs, and without atomic operations. Threads side by side read the same index, or indices side by side. Many
-indices of slices are sorted first, in a stable order.
+indices are sorted first: see sorted_scatter.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code ca
 from tvm.sym import Analyzer
 
 from packager.graph.dataflow import extents_of, same
-from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local
 from packager.lower.legalize.accumulate import FULL, HALVES
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # The most threads that are worth it: each more reads all indices once more.
 THREADS = 1 << 17
-# Indices of slices that are sorted first: a thread then reads those of its element alone.
-MANY = 2048
-
 
 _Place = Callable[[Any, Any, Any, Any], Any]
 
@@ -106,9 +102,7 @@ def _function(operands: list[Any], result: Any, combine: Callable[[Any, Any], An
     """Write updates [outer, number, columns] of data [outer, places, columns]; ``place`` reads where one goes."""
     nests = Nests(operands, [result])
     (data, indices, updates), (into,) = nests.inputs, nests.outputs
-    (outer, places, columns), (_, _, counts), (_, number, _), _ = nests.extents
-    if isinstance(number, tirx.IntImm) and int(number) > MANY and same(counts, 1):
-        return _sorted(nests, combine, place)
+    (outer, places, columns), _, (_, number, _), _ = nests.extents
     total = int64(outer) * places * columns
     span = _constant(tirx.floordiv(total + (THREADS - 1), int64(THREADS)))
     is_single = isinstance(span, tirx.IntImm) and int(span) == 1
@@ -131,36 +125,6 @@ def _function(operands: list[Any], result: Any, combine: Callable[[Any, Any], An
                     held[0] = combine(held[0], cast(update, wide))
         if held is not None:
             into[which, first, column] = cast(held[0], dtype)
-    return nests.primfunc()
-
-
-def _sorted(nests: Nests, combine: Callable[[Any, Any], Any], place: _Place) -> tirx.PrimFunc:
-    """Write the same for many slices with an index each: sorted by it, those of a place follow each other in order."""
-    (data, indices, updates), (into,) = nests.inputs, nests.outputs
-    (outer, places, columns), _, (_, number, _), _ = nests.extents
-
-    def key(which: Any, source: Any) -> Any:
-        return inside(place(indices, which, source, int64(0)), places)
-
-    found = merge_sort(nests, outer, number, number, int(number), ByKey("int64", key, largest_first=False))
-    dtype = str(data.dtype)
-    wide = FULL if dtype in HALVES else dtype
-    with nests.grid("scatter", outer, places, columns) as (which, at, column):
-        base = keep(which * number)
-        low, high = local(int64(0)), local(int64(number))
-        with T.While(low[0] < high[0]):
-            middle = keep((low[0] + high[0]) >> int64(1))
-            with T.If(found.keys[base + middle] < at):
-                with T.Then():
-                    low[0] = middle + 1
-                with T.Else():
-                    high[0] = middle
-        held = local(cast(data[which, at, column], wide))
-        with T.While(tirx.all(low[0] < number, found.keys[base + tirx.min(low[0], number - 1)] == at)):
-            update = updates[which, cast(found.indices[base + low[0]], "int64"), column]
-            held[0] = combine(held[0], cast(update, wide))
-            low[0] = low[0] + 1
-        into[which, at, column] = cast(held[0], dtype)
     return nests.primfunc()
 
 

@@ -22,7 +22,7 @@ def sort_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return key_of(x[row, index], dtype)
 
     order = ByKey(key_type(dtype), key, bool(int(call.attrs["largest"])))
-    found = merge_sort(nests, rows, size, k, int(call.attrs["most"]), order)
+    found = merge_sort(nests, rows, size, k, int(call.attrs["most"]), order, with_keys=False)
     with nests.grid("gather", rows, found.k) as (row, place):
         index = cast(found.indices[row * found.k + place], "int64")
         indices[row, place] = index

@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
 
-from packager.graph.dataflow import Dataflow, called_function, extents_of, operator_of, same, variables_of
-from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import map_bindings, with_main
+from packager.graph.dataflow import extents_of, same, variables_of
+from packager.graph.identity import IdentitySet
 from packager.ir.pattern_kinds import BROADCAST, ELEMENTWISE, OPAQUE, OUT_ELEMENTWISE_FUSABLE
-
-PATTERN = "op_pattern"
+from packager.lower.cuda.fusion.patterns import Patterns
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepBroadcastsApart")  # type: ignore[untyped-decorator]
@@ -27,28 +24,23 @@ def keep_broadcasts_apart(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 
 class _Splitter:
-    """``patterns`` maps variables to the patterns that the functions which make them need."""
+    """Changes the patterns of functions that would be fused with a reduction."""
 
     def __init__(self, module: tvm.IRModule) -> None:
-        self.module = module
-        self.flow = Dataflow(module["main"])
-        self.patterns: IdentityMap[int] = IdentityMap()
-        self.builder = relax.BlockBuilder(module)
+        self.patterns = Patterns(module)
+        self.flow = self.patterns.flow
 
     def split(self) -> tvm.IRModule:
         for variable in self.flow.variables:
-            if self._pattern(variable) == OUT_ELEMENTWISE_FUSABLE and extents_of(variable) is not None:
+            if self.patterns[variable] == OUT_ELEMENTWISE_FUSABLE and extents_of(variable) is not None:
                 self._follow(variable, variable, extents_of(variable), _rows_of(self.flow.value(variable)))
-        if not len(self.patterns):
-            return self.module
-        main = map_bindings(self.module, self._changed)["main"]
-        return with_main(self.builder.get(), main)
+        return self.patterns.applied()
 
     def _follow(self, reduction: Any, variable: Any, shape: Any, rows: Any) -> None:
         """Mark what would be fused with a reduction and has another shape, but that of its ``rows``."""
         for reader in self.flow.readers(variable):
             found = extents_of(reader)
-            if self._pattern(reader) != ELEMENTWISE or found is None:
+            if self.patterns[reader] != ELEMENTWISE or found is None:
                 continue
             if same(found, shape):
                 self._follow(reduction, reader, shape, rows)
@@ -71,34 +63,12 @@ class _Splitter:
         shape, seen = extents_of(variable), IdentitySet()
         while variable not in seen and len(self.flow.readers(variable)) == 1 and not self.flow.is_result(variable):
             seen.add(variable)
-            pattern = self._pattern(variable)
+            pattern = self.patterns[variable]
             if pattern == OUT_ELEMENTWISE_FUSABLE:
                 return True
             operands = variables_of(self.flow.value(variable)) if pattern == ELEMENTWISE else []
             variable = next((each for each in operands if same(extents_of(each), shape)), variable)
         return False
-
-    def _pattern(self, variable: Any) -> int | None:
-        """Return how the PrimFunc that makes a variable may be fused; None if none makes it."""
-        if variable in self.patterns:
-            return self.patterns[variable]
-        function = self._function(self.flow.value(variable))
-        pattern = None if function is None else (function.attrs or {}).get(PATTERN)
-        return None if pattern is None else int(pattern)
-
-    def _function(self, value: Any) -> Any:
-        return self.module[value.args[0]] if operator_of(value) == "call_tir" else None
-
-    def _changed(self, binding: Any) -> list[Any]:
-        """Let a binding call a function of the pattern that it needs."""
-        pattern, call = self.patterns.get(binding.var), binding.value
-        name = called_function(call)
-        if pattern is None or name is None:
-            return [binding]
-        function = self.builder.add_func(self._function(call).with_attr(PATTERN, pattern), name)
-        return [
-            relax.VarBinding(binding.var, relax.Call(call.op, [function, *call.args[1:]], call.attrs, call.ty_args))
-        ]
 
 
 def _broadcasts(shape: tuple[Any, ...], result: tuple[Any, ...]) -> bool:

@@ -1,0 +1,194 @@
+"""Scatters of many slices on GPUs: indices are sorted once for all that have them, then each place takes what is its.
+
+The order is stable, so that an element gets its updates in the order of the indices. Nets over graphs add by the same
+indices in each layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Op
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+
+from packager.graph.dataflow import Dataflow, extents_of, operator_of, same
+from packager.graph.own_operators import register
+from packager.graph.rewrite import map_bindings
+from packager.ir.pattern_kinds import SUMS
+from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
+from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local
+from packager.lower.legalize.accumulate import FULL, HALVES
+from packager.lower.legalize.scatter import REDUCTIONS, inside
+
+# Of fewer slices each thread reads all indices.
+MANY = 256
+
+SORT_INDICES = "relax.packager.sort_indices"
+SCATTER_SORTED = "relax.packager.scatter_sorted"
+
+
+@dataclass(frozen=True)
+class _Scatter:
+    """Slices for data ``[*outer, *places, *columns]``, whose indices are of ``places``; ``number`` for each of outer.
+
+    ``counts`` are the axes of the updates between outer and columns.
+    """
+
+    outer: tuple[Any, ...]
+    places: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    counts: tuple[Any, ...]
+    reduction: str
+
+    @property
+    def number(self) -> Any:
+        """The slices of one of outer."""
+        return _product(self.counts)
+
+    def joined(self, tensor: Any, between: tuple[Any, ...]) -> Any:
+        """Return a tensor with one axis ``between`` outer and columns, or None if it has."""
+        shape = [*self.outer, _product(between), *self.columns]
+        return None if len(between) == 1 else relax.op.reshape(tensor, shape)
+
+
+def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite scatters of ``main`` with more than ``MANY`` slices: an order of the indices, and what reads it."""
+    flow, builder = Dataflow(module["main"]), relax.BlockBuilder(module)
+    orders: list[tuple[Any, _Scatter, list[Any]]] = []
+
+    def rewritten(binding: Any) -> list[Any]:
+        made: list[Any] = []
+        scatter = _scatter_of(binding.value)
+        if scatter is None:
+            return [binding]
+
+        def bind(value: Any) -> Any:
+            made.append(relax.VarBinding(type(binding.var)(binding.var.name, builder.normalize(value).ty), value))
+            return made[-1].var
+
+        data, indices, updates = binding.value.args
+        while (view := flow.call(indices, "reshape", "expand_dims", "squeeze")) is not None:
+            indices = view.args[0]
+        known = (order for own, other, order in orders if own.same_as(indices) and _same_order(scatter, other))
+        order = next(known, None)
+        if order is None:
+            flat = bind(relax.op.reshape(indices, [_product(scatter.outer), scatter.number, len(scatter.places)]))
+            pair = bind(relax.Call(Op.get(SORT_INDICES), [flat, relax.ShapeExpr([*scatter.places])]))
+            order = [bind(relax.TupleGetItem(pair, field)) for field in range(2)]
+            orders.append((indices, scatter, order))
+        joined = [scatter.joined(data, scatter.places), scatter.joined(updates, scatter.counts)]
+        whole, parts = (old if new is None else bind(new) for old, new in zip((data, updates), joined, strict=True))
+        attributes = tvm.ir.make_node("ir.DictAttrs", axis=len(scatter.outer), reduction=scatter.reduction)
+        found = relax.Call(Op.get(SCATTER_SORTED), [whole, *order, parts], attributes)
+        if whole is not data:
+            found = relax.op.reshape(bind(found), extents_of(data))
+        return [*made, relax.VarBinding(binding.var, found)]
+
+    return relax.transform.Normalize()(map_bindings(module, rewritten))
+
+
+def _same_order(a: _Scatter, b: _Scatter) -> bool:
+    return same(a.outer, b.outer) and same(a.places, b.places) and same(a.number, b.number)
+
+
+def _product(extents: Sequence[Any]) -> Any:
+    return math.prod(extents, start=int64(1))
+
+
+def _scatter_of(call: Any) -> _Scatter | None:
+    """Return a scatter of many slices, or None."""
+    operator = operator_of(call)
+    if operator not in ("packager.scatter_slices", "scatter_elements", "scatter_nd"):
+        return None
+    attributes, (shape, counts) = call.attrs, [extents_of(tensor) or () for tensor in call.args[:2]]
+    is_own = operator == "packager.scatter_slices"
+    reduction = str(attributes["reduction"] if is_own else attributes.reduction)
+    if reduction == "update" and not is_own:
+        return None  # as TVM does, which may be in place
+    if operator == "scatter_nd":
+        depth = counts[-1] if counts else None
+        if not isinstance(depth, tirx.IntImm):
+            return None
+        at, end, between = 0, int(depth), counts[:-1]
+    else:
+        at = int(attributes["axis"] if is_own else attributes.axis) % len(shape)
+        end, between = at + 1, counts[at : at + 1]
+        if not all(same(extent, 1) for extent in counts[at + 1 :]):
+            return None
+    number = _product(between)
+    if not isinstance(number, tirx.IntImm) or int(number) <= MANY:
+        return None
+    return _Scatter(tuple(shape[:at]), tuple(shape[at:end]), tuple(shape[end:]), tuple(between), reduction)
+
+
+def sort_indices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``packager.sort_indices``."""
+    indices, extents = call.args[0], call.args[1].values
+    nests = Nests([indices.ty], call.ty.fields)
+    (found,), (order, starts) = nests.inputs, nests.outputs
+    (outer, number, _), _, (total,) = nests.extents
+    ends = tirx.floordiv(int64(total), int64(outer))  # one place more than there are
+    own = [ends - 1] if len(extents) == 1 else [int64(extent) for extent in extents]
+
+    def key(which: Any, source: Any) -> Any:
+        at = int64(0)
+        for axis, extent in enumerate(own):
+            at = at * extent + inside(found[which, source, axis], extent)
+        return cast(at, "int32")
+
+    by_key = ByKey("int32", key, largest_first=False)
+    result = merge_sort(nests, outer, number, number, int(number), by_key, into=order)
+    with nests.grid("find_starts", outer, ends) as (which, place):
+        low, high = local(int64(0)), local(int64(number))
+        with T.While(low[0] < high[0]):
+            middle = keep((low[0] + high[0]) >> int64(1))
+            with T.If(result.keys[which * number + middle] < cast(place, "int32")):
+                with T.Then():
+                    low[0] = middle + 1
+                with T.Else():
+                    high[0] = middle
+        starts[which * ends + place] = cast(low[0], "int32")
+    return relax.Tuple(emit(builder, "sort_indices", nests.primfunc(), [indices], call.ty.fields))
+
+
+def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``packager.scatter_sorted`` by a block that has an axis for each of the result's, with a loop in it."""
+    axis, (data, order, starts, updates) = int(call.attrs["axis"]), [operand.ty for operand in call.args]
+    combine, dtype = REDUCTIONS[str(call.attrs["reduction"])], str(data.dtype)
+    wide = FULL if dtype in HALVES else dtype
+    nests = Nests([data, order, starts, updates], [call.ty])
+    (old, order, starts, new), (into,) = nests.inputs, nests.outputs
+    with nests.elements("scatter_sorted", nests.extents[0], [old, order, starts, new], into) as at:
+        outer, place, columns = at[:axis], at[axis], at[axis + 1 :]
+        which = int64(0)
+        for index, extent in zip(outer, nests.extents[0], strict=False):
+            which = which * extent + index
+        held = local(cast(old[at], wide))
+        begin = keep(which * (nests.extents[0][axis] + 1) + place)
+        first = keep(starts[begin])
+        with T.serial(int32(0), starts[begin + 1] - first) as step:
+            source = keep(cast(order[which * nests.extents[3][axis] + cast(first + step, "int64")], "int64"))
+            held[0] = combine(held[0], cast(new[(*outer, source, *columns)], wide))
+        into[at] = cast(held[0], dtype)
+    function = nests.primfunc().with_attr("op_pattern", SUMS)
+    return emit(builder, "scatter", function, [*call.args], [call.ty])[0]
+
+
+def _infer_order(call: Any, _builder: Any) -> Any:
+    outer, number, _ = call.args[0].ty.shape.values
+    ends = _product(call.args[1].values) + 1
+    return relax.TupleType([relax.TensorType([outer * extent], "int32") for extent in (number, ends)])
+
+
+register(SORT_INDICES, "The order of indices, and where each place begins", ("indices", "shape"), _infer_order)
+register(
+    SCATTER_SORTED,
+    "Scatter of slices in an order",
+    ("data", "order", "starts", "updates"),
+    lambda call, _builder: call.args[0].ty,
+)
