@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import Dataflow, only_last_is_read, operator_of, scalar_of
 from packager.graph.identity import IdentityMap
-from packager.ir.activations import CLIP, LEAKY_RELU
+from packager.ir.activations import CLIP, ELU, LEAKY_RELU, SINE, STAR_RELU, SWISH
 
 Array = NDArray[np.float64]
 
@@ -27,6 +27,10 @@ def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
+def _logit(probability: float) -> float:
+    return math.log(probability / (1 - probability)) if 0 < probability < 1 else math.nan
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
@@ -37,6 +41,19 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
     "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
     "tanh": np.tanh,
+    "softplus": lambda x: np.logaddexp(0, x),
+}
+# Where a float64 still tells the sine of a multiple.
+MOST_OF_SINES = 12
+# Activations that have parameters: those of what has these values, and what it is.
+_At = Callable[[float], float]
+_Function = Callable[..., Array]
+FITS: dict[str, tuple[Callable[[_At], Sequence[float]], _Function]] = {
+    LEAKY_RELU: (lambda at: [-at(-1) if 0 < -at(-1) < 1 else math.nan], lambda x, slope: np.where(x < 0, slope * x, x)),
+    SWISH: (lambda at: [_logit(at(1))], lambda x, beta: x * _sigmoid(beta * x)),
+    ELU: (lambda at: [-at(-60), at(1)], lambda x, low, slope: np.where(x > 0, slope * x, low * np.expm1(x))),
+    STAR_RELU: (lambda at: [at(1) - at(-1), at(-1)], lambda x, scale, shift: scale * np.maximum(x, 0) ** 2 + shift),
+    SINE: (lambda at: [math.asin(min(max(at(0.05), -1), 1)) / 0.05], lambda x, factor: np.sin(factor * x)),
 }
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "add": np.add,
@@ -54,6 +71,13 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "erf": erf,
     "sqrt": np.sqrt,
     "square": np.square,
+    "sin": np.sin,
+    "cos": np.cos,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "where": np.where,
     "sigmoid": _sigmoid,
     "nn.relu": ACTIVATIONS["relu"],
     "nn.gelu": ACTIVATIONS["gelu"],
@@ -126,7 +150,7 @@ def _name_of(value: Array) -> str | None:
         for name, function in ACTIVATIONS.items():
             if np.allclose(value, function(SAMPLES), rtol=TOLERANCE, atol=TOLERANCE):
                 return name
-        return _clip(value) or _leaky_relu(value)
+        return _clip(value) or next(filter(None, (_fitted(value, kind, *fit) for kind, fit in FITS.items())), None)
 
 
 def _clip(value: Array) -> str | None:
@@ -138,13 +162,16 @@ def _clip(value: Array) -> str | None:
     return None if not np.isfinite(bounds).any() else CLIP + "_".join(f"{_bits(bound):08x}" for bound in bounds)
 
 
-def _leaky_relu(value: Array) -> str | None:
-    """Return the name of the leaky ReLU with these values. Its slope is between 0 and 1."""
-    negative = SAMPLES < 0
-    slope = np.float32(np.median(value[negative] / SAMPLES[negative]))
-    if not 0 < slope < 1 or not np.allclose(value, np.where(negative, slope * SAMPLES, SAMPLES), TOLERANCE, 0):
+def _fitted(value: Array, kind: str, parameters: Callable[[_At], Sequence[float]], function: _Function) -> str | None:
+    """Return the name of the activation of a kind with these values."""
+    found = parameters(lambda x: float(value[np.argmin(np.abs(SAMPLES - x))]))
+    numbers = [np.float32(f"{number:.7g}") for number in found]  # of a constant that was rounded to float32
+    if not np.isfinite(numbers).all() or not numbers[0]:
         return None
-    return f"{LEAKY_RELU}{_bits(slope):08x}"
+    near = np.abs(SAMPLES) <= (MOST_OF_SINES if kind == SINE else np.inf)
+    if not np.allclose(value[near], function(SAMPLES, *map(float, numbers))[near], rtol=TOLERANCE, atol=TOLERANCE):
+        return None
+    return kind + "_".join(f"{_bits(number):08x}" for number in numbers)
 
 
 def _bits(number: float | np.floating[Any]) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from tvm import tirx
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.ir import Range
 from tvm.s_tir import ScheduleError
 from tvm.tirx import stmt as st
+from tvm_ffi import structural_map
 
+from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import nodes_of
-from packager.lower.blocks import blocks, inline, is_spatial, schedule_of
+from packager.lower.blocks import blocks, inline, is_spatial, loads, schedule_of
 from packager.lower.cuda.thread_loops import GRID_THREADS
 
 
@@ -23,4 +28,22 @@ def schedule_element_loops(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     outer, thread = sch.split(sch.fuse(*sch.get_loops(block)), [None, GRID_THREADS])
     sch.bind(outer, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
-    return sch.mod["main"]
+    function = sch.mod["main"]
+    name = sch.get(block).name_hint
+
+    def declared(found: Any) -> Any:
+        return _with_whole_reads(found) if found.name_hint == name else found
+
+    return function.with_body(structural_map(function.body, (s_tir.SBlock, declared)))
+
+
+def _with_whole_reads(block: Any) -> Any:
+    """Declare that all of each tensor is read: TVM states regions by the variables in the block."""
+    tensors = IdentitySet(load.source for load in loads(block.body) if load.source.scope() == "global")
+    reads = [
+        tirx.BufferRegion(tensor, [Range.from_min_extent(tirx.const(0, "int64"), extent) for extent in tensor.shape])
+        for tensor in tensors
+    ]
+    return s_tir.SBlock(
+        block.iter_vars, reads, block.writes, block.name_hint, block.body, alloc_buffers=block.alloc_buffers
+    )

@@ -22,7 +22,7 @@ from packager.lower.blocks import blocks, schedule_of
 from packager.lower.cuda.elementwise import schedule_elementwise
 from packager.lower.cuda.thread_loops import GRID_THREADS, block_loop, thread_loop
 
-THREADS = 1024
+THREADS, WARP = 1024, 32
 
 
 def schedule_scatter_scan(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -61,12 +61,13 @@ def _bound(realize: Any) -> Any:
     while isinstance(body, st.AttrStmt):
         body = body.body
     if not isinstance(body, st.For) or int(body.kind) != st.ForKind.PARALLEL:
-        thread = tirx.Var("thread", "int64")
-        return thread_loop(thread, THREADS, _with_body(realize, _spread(body, thread)))
+        thread, threads = tirx.Var("thread", "int64"), _threads(body)
+        return thread_loop(thread, threads, _with_body(realize, _spread(body, thread, threads)))
     block, thread = tirx.Var("block", "int64"), tirx.Var("thread", "int64")
     if _has_parallel(body):
-        inner = _with_body(realize, _spread(_at(body, block), thread))
-        return block_loop(block, body.extent, thread_loop(thread, THREADS, inner))
+        threads = _threads(body.body)
+        inner = _with_body(realize, _spread(_at(body, block), thread, threads))
+        return block_loop(block, body.extent, thread_loop(thread, threads, inner))
     position = block * GRID_THREADS + thread
     extent = tirx.Cast(PrimType("int64"), body.extent)
     guarded = st.IfThenElse(position < extent, _at(body, position), None)
@@ -86,21 +87,21 @@ def _at(loop: Any, position: Any) -> Any:
     return structural_map(loop.body, (tirx.Var, lambda var: value if var.same_as(loop.loop_var) else var))
 
 
-def _spread(statement: Any, thread: Any) -> Any:
+def _spread(statement: Any, thread: Any, threads: int) -> Any:
     match statement:
         case st.AttrStmt():
-            return _spread(statement.body, thread)
+            return _spread(statement.body, thread, threads)
         case st.SeqStmt():
-            return st.SeqStmt([_spread(member, thread) for member in statement.seq])
+            return st.SeqStmt([_spread(member, thread, threads) for member in statement.seq])
         case st.For() if int(statement.kind) == st.ForKind.PARALLEL or _is_copy(statement):
-            return st.SeqStmt([_distributed(statement, thread), _barrier()])
+            return st.SeqStmt([_distributed(statement, thread, threads), _barrier()])
         case st.For() if _has_parallel(statement):
-            body = _spread(statement.body, thread)
+            body = _spread(statement.body, thread, threads)
             return st.For(statement.loop_var, statement.min, statement.extent, st.ForKind.SERIAL, body)
         case st.IfThenElse() if _has_parallel(statement):
             # All threads have read the condition before one of them writes what it depends on.
             branches = [
-                _barrier() if branch is None else st.SeqStmt([_barrier(), _spread(branch, thread)])
+                _barrier() if branch is None else st.SeqStmt([_barrier(), _spread(branch, thread, threads)])
                 for branch in (statement.then_case, statement.else_case)
             ]
             return st.IfThenElse(statement.condition, *branches)
@@ -108,12 +109,21 @@ def _spread(statement: Any, thread: Any) -> Any:
     return st.SeqStmt([st.IfThenElse(first, statement, None), _barrier()])
 
 
-def _distributed(loop: Any, thread: Any) -> Any:
+def _threads(body: Any) -> int:
+    """Return the threads of a block: as many as there are iterations of the longest parallel loop, but THREADS."""
+    loops = [loop for loop in nodes_of(body, st.For) if int(loop.kind) == st.ForKind.PARALLEL or _is_copy(loop)]
+    known = [int(loop.extent) for loop in loops if isinstance(loop.extent, tirx.IntImm)]
+    if not known or len(known) < len(loops):
+        return THREADS
+    return min(THREADS, -(-max(known) // WARP) * WARP)
+
+
+def _distributed(loop: Any, thread: Any, threads: int) -> Any:
     """Return the loop with iteration i assigned to thread i modulo the number of threads."""
     kind = str(loop.loop_var.ty)
     step = tirx.Var("step", kind)
-    position = step * THREADS + tirx.Cast(PrimType(kind), thread)
-    steps = tirx.floordiv(loop.extent + (THREADS - 1), tirx.const(THREADS, kind))
+    position = step * threads + tirx.Cast(PrimType(kind), thread)
+    steps = tirx.floordiv(loop.extent + (threads - 1), tirx.const(threads, kind))
     guarded = st.IfThenElse(position < loop.extent, _at(loop, position), None)
     return st.For(step, tirx.const(0, kind), steps, st.ForKind.SERIAL, guarded)
 

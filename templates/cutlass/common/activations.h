@@ -55,38 +55,47 @@ CUTLASS_HOST_DEVICE float tanh_approx(float x) {
 #endif
 }
 
+CUTLASS_HOST_DEVICE float log2_approx(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return log2f(x);
+#endif
+}
+
+constexpr float kLog2 = 0.69314718055994531f;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kSqrtHalf = 0.70710678118654752f;
 /* tanh's argument in the tanh form of GELU is kGeluScale * x * (1 + kGeluCube * x * x). */
 constexpr float kGeluScale = 0.79788456080286536f;
 constexpr float kGeluCube = 0.044715f;
 
+/* A number that is given by the bits of a float, as all parameters of activations are. */
+template <uint32_t kBits>
+CUTLASS_HOST_DEVICE float number() {
+  const union {
+    uint32_t bits;
+    float value;
+  } of = {kBits};
+  return of.value;
+}
+
 /* A NaN stays one in all of them. */
 struct ScalarRelu {
   CUTLASS_HOST_DEVICE static float apply(float x) { return cutlass::maximum<float, true>{}(x, 0.0f); }
 };
 
-/* The slope of negative numbers is given by the bits of a float. */
 template <uint32_t kSlope>
 struct ScalarLeakyRelu {
-  CUTLASS_HOST_DEVICE static float apply(float x) {
-    const union {
-      uint32_t bits;
-      float value;
-    } slope = {kSlope};
-    return x > 0.0f ? x : slope.value * x;
-  }
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x > 0.0f ? x : number<kSlope>() * x; }
 };
 
-/* Between two bounds, which are given by the bits of floats. */
 template <uint32_t kLow, uint32_t kHigh>
 struct ScalarClip {
   CUTLASS_HOST_DEVICE static float apply(float x) {
-    const union {
-      uint32_t bits;
-      float value;
-    } low = {kLow}, high = {kHigh};
-    return cutlass::minimum<float, true>{}(cutlass::maximum<float, true>{}(x, low.value), high.value);
+    return cutlass::minimum<float, true>{}(cutlass::maximum<float, true>{}(x, number<kLow>()), number<kHigh>());
   }
 };
 
@@ -140,6 +149,55 @@ struct ScalarMishPrecise {
   }
 };
 
+template <uint32_t kBeta>
+struct ScalarSwish {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoid::apply(number<kBeta>() * x); }
+};
+template <uint32_t kBeta>
+struct ScalarSwishFast {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoidFast::apply(number<kBeta>() * x); }
+};
+template <uint32_t kBeta>
+struct ScalarSwishPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoidPrecise::apply(number<kBeta>() * x); }
+};
+
+template <uint32_t kScale, uint32_t kShift>
+struct ScalarStarRelu {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    const float y = ScalarRelu::apply(x);
+    return number<kScale>() * y * y + number<kShift>();
+  }
+};
+
+/* log(1 + exp(x)), which is max(x, 0) + log(1 + exp(-|x|)). */
+struct ScalarSoftplus {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    return ScalarRelu::apply(x) + kLog2 * log2_approx(1.0f + exp2_approx(-kLog2E * fabsf(x)));
+  }
+};
+struct ScalarSoftplusPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return ScalarRelu::apply(x) + log1pf(expf(-fabsf(x))); }
+};
+
+template <uint32_t kLow, uint32_t kSlope>
+struct ScalarElu {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    return x > 0.0f ? number<kSlope>() * x : number<kLow>() * (exp2_approx(kLog2E * x) - 1.0f);
+  }
+};
+template <uint32_t kLow, uint32_t kSlope>
+struct ScalarEluPrecise {
+  CUTLASS_HOST_DEVICE static float apply(float x) {
+    return x > 0.0f ? number<kSlope>() * x : number<kLow>() * expm1f(x);
+  }
+};
+
+template <uint32_t kFactor>
+struct ScalarSine {
+  CUTLASS_HOST_DEVICE static float apply(float x) { return sinf(number<kFactor>() * x); }
+};
+
 /* x times the normal distribution's cumulative probability. erfc(z) = t * polynomial(t) * exp(-z * z) with
  * t = 1 / (1 + p z), Abramowitz and Stegun 7.1.26, right to 1.5e-7. */
 struct ScalarGelu {
@@ -187,6 +245,25 @@ template <uint32_t kSlope> struct leaky_relu { template <class T> struct of : El
 template <uint32_t kLow, uint32_t kHigh> struct clip {
   template <class T> struct of : Elementwise<ScalarClip<kLow, kHigh>, T> {};
 };
+template <uint32_t kFactor> struct sine { template <class T> struct of : Elementwise<ScalarSine<kFactor>, T> {}; };
+template <uint32_t kScale, uint32_t kShift> struct star_relu {
+  template <class T> struct of : Elementwise<ScalarStarRelu<kScale, kShift>, T> {};
+};
+template <uint32_t kBeta> struct swish { template <class T> struct of : Elementwise<ScalarSwish<kBeta>, T> {}; };
+template <uint32_t kBeta> struct swish_fast { template <class T> struct of : Elementwise<ScalarSwishFast<kBeta>, T> {}; };
+template <uint32_t kBeta> struct swish_precise {
+  template <class T> struct of : Elementwise<ScalarSwishPrecise<kBeta>, T> {};
+};
+template <uint32_t kLow, uint32_t kSlope> struct elu {
+  template <class T> struct of : Elementwise<ScalarElu<kLow, kSlope>, T> {};
+};
+template <uint32_t kLow, uint32_t kSlope> struct elu_fast : elu<kLow, kSlope> {};
+template <uint32_t kLow, uint32_t kSlope> struct elu_precise {
+  template <class T> struct of : Elementwise<ScalarEluPrecise<kLow, kSlope>, T> {};
+};
+template <class T> struct softplus : Elementwise<ScalarSoftplus, T> {};
+template <class T> struct softplus_fast : Elementwise<ScalarSoftplus, T> {};
+template <class T> struct softplus_precise : Elementwise<ScalarSoftplusPrecise, T> {};
 template <class T> struct tanh : Elementwise<ScalarTanh, T> {};
 template <class T> struct tanh_fast : Elementwise<ScalarTanhFast, T> {};
 template <class T> struct tanh_precise : Elementwise<ScalarTanh, T> {};

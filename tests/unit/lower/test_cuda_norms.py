@@ -87,13 +87,16 @@ def relax_gated_norm(x: Any, scale: Any, shift: Any, gate: Any) -> Any:
         (relax_layer_norm, layer_norm, [(2, 6, 10, 64), (64,), (64,)], 16),
         (relax_layer_norm, layer_norm, [(2, 3, 9, 24), (24,), (24,)], 32),
         (relax_layer_norm, layer_norm, [(1, 3, 9, 16), (16,), (16,)], 32),
-        (relax_layer_norm, layer_norm, [("n", 6, 10, 8), (8,), (8,)], 4),
+        (relax_layer_norm, layer_norm, [("n", 6, 10, 8), (8,), (8,)], 30),
         (relax_layer_norm, layer_norm, [(2, 2, 3, 5, 96), (96,), (96,)], 8),
         (relax.op.nn.softmax, softmax, [(2, 3, 4, 17, 49)], 4),
         (relax.op.nn.softmax, softmax, [(2, 3, 197, 197)], 4),
         # The gate of an image is side by side with nothing, its pixels are merged.
-        (relax_gated_norm, gated_norm, [(2, 6, 10, 64), (64,), (64,), (2, 1, 1, 64)], 8),
-        (relax_gated_norm, gated_norm, [(2, 6, 10, 64), (64,), (64,), (1, 6, 1, 64)], 2),
+        (relax_gated_norm, gated_norm, [(2, 6, 10, 64), (64,), (64,), (2, 1, 1, 64)], 15),
+        (relax_gated_norm, gated_norm, [(2, 6, 10, 64), (64,), (64,), (1, 6, 1, 64)], 10),
+        # Of a number without such divisors: the last block is guarded.
+        (relax_gated_norm, gated_norm, [(2, 3, 49, 32), (32,), (32,), (1, 3, 1, 32)], 49),
+        (relax_gated_norm, gated_norm, [(2, 3, 577, 64), (64,), (64,), (1, 3, 1, 64)], 16),
     ],
 )
 def test_rows_of_images_share_thread_blocks(

@@ -15,7 +15,7 @@ from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
 from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, fits, has_gates
 from packager.codegen.templates import MARK, render
-from packager.ir.activations import CLIP, LEAKY_RELU
+from packager.ir.activations import CLIP, ELU, LEAKY_RELU, SINE, STAR_RELU, SWISH
 
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900
@@ -55,7 +55,10 @@ ACTIVATIONS = {
     "hardsigmoid": False,
     "mish": True,
     "tanh": True,
+    "softplus": True,
 }
+# The same of those whose names end with the bits of parameters.
+KINDS = {LEAKY_RELU: False, CLIP: False, SINE: False, SWISH: True, ELU: True, STAR_RELU: False}
 IDENTITY = "cutlass::epilogue::thread::Identity"
 
 
@@ -66,14 +69,14 @@ def functor(activation: str, result: str, *, fast_math: bool) -> str:
     """
     if activation == "none":
         return IDENTITY
-    for kind in (CLIP, LEAKY_RELU):
-        if activation.startswith(kind):
-            parameters = activation.removeprefix(kind).split("_")
-            return f"pk::{kind.rstrip('_')}<{', '.join(f'0x{bits}u' for bits in parameters)}>::of"
+    kind = next((each for each in KINDS if activation.startswith(each)), activation)
     accuracy = ""
-    if ACTIVATIONS[activation]:
+    if (ACTIVATIONS | KINDS)[kind]:
         accuracy = "_fast" if fast_math else "_precise" if result in ("float32", "tfloat32") else ""
-    return f"pk::{activation}{accuracy}"
+    if kind == activation:
+        return f"pk::{activation}{accuracy}"
+    parameters = [f"0x{bits}u" for bits in activation.removeprefix(kind).split("_")]
+    return f"pk::{kind.rstrip('_')}{accuracy}<{', '.join(parameters)}>::of"
 
 
 def form_name(form: str) -> str:

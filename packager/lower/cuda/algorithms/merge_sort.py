@@ -15,10 +15,21 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 from tvm.sym import Analyzer
 
-from packager.lower.cuda.algorithms.nests import Nests, cast, ceil_div, int32, int64, keep, least, local, shared
+from packager.lower.cuda.algorithms.nests import (
+    Nests,
+    cast,
+    ceil_div,
+    int32,
+    int64,
+    keep,
+    least,
+    local,
+    locals_of,
+    shared,
+)
 
 # Slots of a thread block, of one tile or of several; with at most so many tiles each has a block of its own.
-SLOTS, FEW_TILES = 2048, 128
+SLOTS, FEW_TILES = 512, 128
 # Runs that are merged at a time.
 TOGETHER = 8
 # The index of a slot without an element.
@@ -123,19 +134,20 @@ def _sort_tiles(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs) -
     together = 1 if isinstance(tiles, tirx.IntImm) and int(tiles) <= FEW_TILES else SLOTS // length
     with nests.rows("sort_tiles", ceil_div(tiles, together)) as block:
         keys, indices = shared([together * length], order.dtype), shared([together * length], "int32")
+        pairs = int32(together * length // 2)
 
         def place_of(slot: Any) -> tuple[Any, Any, Any]:
             tile = keep(block * together + cast(slot // length, "int64"))
             return keep(tirx.truncdiv(tile, runs.number)), keep(tirx.truncmod(tile, runs.number)), keep(slot % length)
 
-        with T.parallel(int32(0), int32(together * length)) as slot:
+        with T.parallel(int32(0), pairs) as pair, T.serial(int32(0), int32(2)) as half:
+            slot = keep(pair + half * pairs)
             row, tile, at = place_of(slot)
             place = keep(tile * length + cast(at, "int64"))
             keys[slot], indices[slot] = tirx.const(0, order.dtype), int32(NONE)
             with T.If(tirx.all(row < rows, place < size)), T.Then():
                 keys[slot], indices[slot] = order.key(row, place), cast(place, "int32")
         levels = length.bit_length() - 1
-        pairs = int32(together * length // 2)
         with T.serial(int32(0), int32(levels)) as level, T.serial(int32(0), level + 1) as step:
             loop = T.parallel(int32(0), pairs)
             with loop as pair:
@@ -151,7 +163,8 @@ def _sort_tiles(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs) -
                 with T.If(tirx.Select(in_order, int32(1), int32(0)) == descends), T.Then():
                     keys[left], keys[left + apart] = b[0], a[0]
                     indices[left], indices[left + apart] = j[0], i[0]
-        with T.parallel(int32(0), int32(together * length)) as slot:
+        with T.parallel(int32(0), pairs) as pair, T.serial(int32(0), int32(2)) as half:
+            slot = keep(pair + half * pairs)
             row, tile, at = place_of(slot)
             index = keep(indices[slot])  # TVM reads shared memory in no condition
             with T.If(tirx.all(row < rows, index != NONE, cast(at, "int64") < runs.kept)), T.Then():
@@ -166,32 +179,50 @@ def _extent(value: Any) -> Any:
 
 
 def _merge(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs, merged: _Runs) -> None:
-    """Write the nest that merges ``merged.length / runs.length`` runs: the rank of each element, by binary searches."""
-    together = merged.length // runs.length
+    """Write the nest that merges ``merged.length / runs.length`` runs: the rank of each element in the others.
+
+    All binary searches of an element go on at a time, so that it waits for their loads together.
+    """
+    together, steps = merged.length // runs.length, _most(runs.kept, runs.length).bit_length()
     with nests.grid("merge", rows, runs.number, runs.kept) as (row, run, place):
         is_element = place < runs.elements(run, size)
         with T.If(is_element), T.Then():
             source = keep(runs.base(row, run) + place)
             key, rank = local(runs.keys[source]), local(place)
             group = keep(tirx.truncdiv(run, int64(together)))
-            with T.serial(int64(0), int64(together)) as step:
-                other = keep(group * together + step)
-                with T.If(tirx.all(other != run, other < runs.number)), T.Then():
-                    base = keep(runs.base(row, other))
-                    low, high = local(int64(0)), local(runs.elements(other, size))
-                    with T.While(low[0] < high[0]):
-                        middle = keep((low[0] + high[0]) >> int64(1))
-                        probe = local(runs.keys[base + middle])
-                        ahead = order.precedes(row, probe[0], key[0])
-                        tied = tirx.Not(order.precedes(row, key[0], probe[0]))
-                        with T.If(tirx.any(ahead, tirx.all(other < run, tied))):
-                            with T.Then():
-                                low[0] = middle + 1
-                            with T.Else():
-                                high[0] = middle
-                    rank[0] = rank[0] + low[0]
+            base, count = locals_of(together, "int64"), locals_of(together, "int32")
+            low, high, probe = (locals_of(together, kind) for kind in ("int32", "int32", order.dtype))
+            for which in range(together):
+                other = keep(tirx.min(group * together + which, runs.number - 1))
+                is_other = tirx.all(group * together + which == other, other != run)
+                base[which] = runs.base(row, other)
+                count[which] = tirx.Select(is_other, cast(runs.elements(other, size), "int32"), int32(0))
+                low[which], high[which] = int32(0), count[which]
+            with T.serial(int32(0), int32(steps)):
+                middle = [keep((low[which] + high[which]) >> 1) for which in range(together)]
+                for which, at in enumerate(middle):
+                    inside = tirx.max(tirx.min(at, count[which] - 1), int32(0))
+                    probe[which] = runs.keys[base[which] + cast(inside, "int64")]
+                for which, at in enumerate(middle):
+                    ahead = order.precedes(row, probe[which], key[0])
+                    tied = tirx.Not(order.precedes(row, key[0], probe[which]))
+                    is_before = tirx.any(ahead, tirx.all(group * together + which < run, tied))
+                    moves = keep(tirx.Select(is_before, int32(1), int32(0)))
+                    is_open = low[which] < high[which]
+                    with T.If(is_open), T.Then(), T.If(moves != 0):
+                        with T.Then():
+                            low[which] = at + 1
+                        with T.Else():
+                            high[which] = at
+            for which in range(together):
+                rank[0] = rank[0] + cast(low[which], "int64")
             with T.If(rank[0] < merged.kept), T.Then():
                 target = keep(merged.base(row, group) + rank[0])
                 merged.indices[target] = runs.indices[source]
                 if merged.keys is not None:
                     merged.keys[target] = key[0]
+
+
+def _most(extent: Any, most: int) -> int:
+    """Return an upper bound of an extent that is ``most`` at most."""
+    return min(int(extent), most) if isinstance(extent, tirx.IntImm) else most

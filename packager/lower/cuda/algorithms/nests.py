@@ -95,16 +95,20 @@ class Nests:
             yield row
 
     @contextlib.contextmanager
-    def elements(self, name: str, shape: Extents, reads: Sequence[Any], writes: Any) -> Iterator[tuple[Any, ...]]:
-        """Begin a block over all indices of a shape, which it yields: one that is scheduled and fused as others are.
+    def elements(
+        self, name: str, shape: Extents, reads: Sequence[Any], writes: Any, width: int
+    ) -> Iterator[tuple[Any, ...]]:
+        """Begin a block over the indices of vectors of a shape, which it yields: scheduled and fused as others are.
 
-        It may read all of the tensors that it ``reads``, and writes an element of one.
+        It may read all of the tensors that it ``reads``, and writes ``width`` elements along the last axis of one.
         """
-        with T.grid(*map(int64, shape)) as loops, T.sblock(name):
-            at = tuple(T.axis.spatial(int64(extent), loop) for extent, loop in zip(shape, _all(loops), strict=True))
-            T.reads(*map(_whole, reads))
-            T.writes(writes[at])
-            yield at
+        loops = [*shape[:-1], tirx.floordiv(int64(shape[-1]), int64(width)) if width > 1 else shape[-1]]
+        with T.grid(*map(int64, loops)) as found, T.sblock(name):
+            at = [T.axis.spatial(int64(extent), loop) for extent, loop in zip(loops, _all(found), strict=True)]
+            at[-1] = at[-1] * width if width > 1 else at[-1]
+            T.reads(*(_region(tensor, [(int64(0), extent) for extent in tensor.shape]) for tensor in reads))
+            T.writes(_region(writes, [(index, int64(1)) for index in at[:-1]] + [(at[-1], int64(width))]))
+            yield tuple(at)
 
     @contextlib.contextmanager
     def _nest(self, name: str) -> Iterator[None]:
@@ -124,9 +128,9 @@ def _all(loops: Any) -> list[Any]:
     return [loops] if isinstance(loops, tirx.Var) else [*loops]
 
 
-def _whole(tensor: Any) -> Any:
+def _region(tensor: Any, ranges: Sequence[tuple[Any, Any]]) -> Any:
     load = tensor[tuple(tensor.shape)]
-    return tirx.BufferRegion(load.source, [Range.from_min_extent(int64(0), extent) for extent in tensor.shape])
+    return tirx.BufferRegion(load.source, [Range.from_min_extent(*each) for each in ranges])
 
 
 def one_thread() -> Any:
@@ -139,6 +143,16 @@ def local(value: Any) -> Any:
     variable = T.buffer_proxy(T.alloc_local([1], str(value.ty)))
     variable[0] = value
     return variable
+
+
+def vector(width: int) -> Any:
+    """Begin what is done for each element of a vector."""
+    return T.vectorized(int64(0), int64(width)) if width > 1 else T.serial(int64(0), int64(1))
+
+
+def locals_of(number: int, dtype: str) -> Any:
+    """Return variables of a thread, to be used by constant indices only: they are registers."""
+    return T.buffer_proxy(T.alloc_local([number], dtype))
 
 
 def shared(shape: Sequence[int], dtype: str) -> Any:

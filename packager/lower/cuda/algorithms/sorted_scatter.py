@@ -21,12 +21,14 @@ from packager.graph.own_operators import register
 from packager.graph.rewrite import map_bindings
 from packager.ir.pattern_kinds import SUMS
 from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
-from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local
+from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local, vector
 from packager.lower.legalize.accumulate import FULL, HALVES
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # Of fewer slices each thread reads all indices.
 MANY = 256
+# Elements of vectors that are added up in float32.
+WIDTHS = (4, 2, 1)
 
 SORT_INDICES = "relax.packager.sort_indices"
 SCATTER_SORTED = "relax.packager.scatter_sorted"
@@ -163,20 +165,37 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     wide = FULL if dtype in HALVES else dtype
     nests = Nests([data, order, starts, updates], [call.ty])
     (old, order, starts, new), (into,) = nests.inputs, nests.outputs
-    with nests.elements("scatter_sorted", nests.extents[0], [old, order, starts, new], into) as at:
+    shape = nests.extents[0]
+    width = _vector_width(shape[axis + 1 :])
+    with nests.elements("scatter_sorted", shape, [old, order, starts, new], into, width) as at:
         outer, place, columns = at[:axis], at[axis], at[axis + 1 :]
         which = int64(0)
-        for index, extent in zip(outer, nests.extents[0], strict=False):
+        for index, extent in zip(outer, shape, strict=False):
             which = which * extent + index
-        held = local(cast(old[at], wide))
-        begin = keep(which * (nests.extents[0][axis] + 1) + place)
+        held = T.buffer_proxy(T.alloc_local([width], wide))
+
+        def element(index: tuple[Any, ...], lane: Any) -> tuple[Any, ...]:
+            return (*index[:-1], index[-1] + lane) if width > 1 else index
+
+        with vector(width) as lane:
+            held[lane] = cast(old[element(at, lane)], wide)
+        begin = keep(which * (shape[axis] + 1) + place)
         first = keep(starts[begin])
         with T.serial(int32(0), starts[begin + 1] - first) as step:
             source = keep(cast(order[which * nests.extents[3][axis] + cast(first + step, "int64")], "int64"))
-            held[0] = combine(held[0], cast(new[(*outer, source, *columns)], wide))
-        into[at] = cast(held[0], dtype)
+            with vector(width) as lane:
+                update = new[element((*outer, source, *columns), lane)]
+                held[lane] = combine(held[lane], cast(update, wide))
+        with vector(width) as lane:
+            into[element(at, lane)] = cast(held[lane], dtype)
     function = nests.primfunc().with_attr("op_pattern", SUMS)
     return emit(builder, "scatter", function, [*call.args], [call.ty])[0]
+
+
+def _vector_width(columns: Sequence[Any]) -> int:
+    """Return how many elements of a row a thread adds up."""
+    last = columns[-1] if columns else None
+    return next(width for width in WIDTHS if width == 1 or (isinstance(last, tirx.IntImm) and int(last) % width == 0))
 
 
 def _infer_order(call: Any, _builder: Any) -> Any:

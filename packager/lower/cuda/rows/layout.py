@@ -24,6 +24,8 @@ SEVERAL_THREADS = 512
 # The largest row in shared memory that leaves room for two others.
 STAGED_BYTES = 72 * 1024
 BLOCK_THREADS = 128
+# Smaller blocks leave SMs idle: there are at most 32 on one.
+FEW_THREADS = 64
 # Rows that fill a GPU with one warp each. Fewer rows, of symbolic length, get LONG_THREADS each.
 MANY_ROWS = 4096
 LONG_THREADS = 512
@@ -37,7 +39,7 @@ class Rows:
 
     The first ``lead`` axes of a block are rows, the next ``trail`` run along a row. ``rows`` rows share a thread block.
     ``exact``: the vectors fill all threads in all steps; otherwise the last step is guarded. ``staged``: a row is too
-    long for registers and is held in shared memory.
+    long for registers and is held in shared memory. ``apart``: the last axis of rows is tiled by itself, with a guard.
     """
 
     lead: int
@@ -48,6 +50,7 @@ class Rows:
     rows: int
     exact: bool = False
     staged: bool = False
+    apart: bool = False
 
     def split(self, *index: Any) -> list[Any]:
         """Return the index of an element with the position in the row split in loop order."""
@@ -106,17 +109,24 @@ def _uses(load: Any, found: list[Any]) -> bool:
 
 
 def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:
-    """Reduce the rows per block to a divisor of their number, unless rows are a single axis, which can be guarded.
+    """Set the rows per block to a divisor of their number, unless rows are a single axis, which can be guarded.
 
     Of three axes that could not be merged, a divisor of the last one: TVM does not know quotients of others as affine.
+    That axis is tiled apart, and guarded, where its divisors leave blocks of few threads.
     """
     leads = [e for e in extents(sch, list(sch.get_loops(reduction))[: rows.lead]) if e != 1]
     if len(leads) <= 1:
         return rows
-    known = math.prod(extent for extent in leads[-1 if len(leads) > 2 else 0 :] if isinstance(extent, int))
-    count = rows.rows
-    while known % count:
-        count //= 2
+    last = len(leads) > 2
+    known = math.prod(extent for extent in leads[-1 if last else 0 :] if isinstance(extent, int))
+    divisors = [count for count in range(1, MAX_THREADS // rows.threads + 1) if known % count == 0]
+    count = max(each for each in divisors if each <= rows.rows)
+    if count < rows.rows and count * rows.threads < FEW_THREADS:
+        larger = [each for each in divisors if each * rows.threads >= FEW_THREADS]
+        if larger:
+            return replace(rows, rows=larger[0])
+        if last and not (isinstance(leads[-1], int) and leads[-1] < rows.rows):
+            return replace(rows, apart=True)
     return replace(rows, rows=count)
 
 

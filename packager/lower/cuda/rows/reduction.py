@@ -150,7 +150,8 @@ def _bind_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> An
     loops = list(sch.get_loops(block)) or [sch.add_unit_loop(block)]
     outer = loops[: -rows.inner] if full else loops
     outer = outer or [sch.add_unit_loop(loops[0])]
-    if not rows.steps and len(outer) > 1 and _is_square(sch, outer[-1], loops[len(outer) :]):
+    is_square = not rows.steps and len(outer) > 1 and _is_square(sch, outer[-1], loops[len(outer) :])
+    if rows.apart or is_square:
         # Attention scores are square, so their number of rows fits blockIdx.y. Fused with the outer loops,
         # TVM could not prove the bound, and would test it at each element.
         grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]

@@ -27,7 +27,10 @@ from packager.resources import folder
 # Where parameters begin in the constant bank; on sm_90 those that hold tensor maps begin at a multiple of 128.
 PARAMETERS = {("sm90", "sm_90a"): 0x280, ("sm80", "sm_90a"): 0x210, ("sm80", "sm_80"): 0x160}
 
-PARAMETRIZED = ("leaky_relu_3e4ccccd", "leaky_relu_3c23d70a", "clip_00000000_40c00000", "clip_bf800000_7f800000")
+PARAMETRIZED = (
+    *("leaky_relu_3e4ccccd", "leaky_relu_3c23d70a", "clip_00000000_40c00000", "clip_bf800000_7f800000"),
+    *("sine_41f00000", "swish_3fd9db23", "elu_3f800000_3f800000", "star_relu_3f800000_00000000"),
+)
 
 
 def configurations() -> Iterator[GemmConfig]:
@@ -119,13 +122,9 @@ def test_functors_of_activations_exist() -> None:
     defined = set(re.findall(r"^template <class T> struct (\w+)", header, re.MULTILINE))
     asked = {config.form for config in configurations()} - {"cutlass::epilogue::thread::Identity"}
     assert {form.removeprefix("pk::") for form in asked if "<" not in form} == defined
-    sloped = {form for form in asked if "<" in form}
-    assert sloped == {
-        *("pk::leaky_relu<0x3e4ccccdu>::of", "pk::leaky_relu<0x3c23d70au>::of"),
-        *("pk::clip<0x00000000u, 0x40c00000u>::of", "pk::clip<0xbf800000u, 0x7f800000u>::of"),
-    }
-    assert "template <uint32_t kSlope> struct leaky_relu {" in header
-    assert "template <uint32_t kLow, uint32_t kHigh> struct clip {" in header
+    kinds = {form.removeprefix("pk::").partition("<")[0]: form.count("0x") for form in asked if "<" in form}
+    found = re.findall(r"^template <(uint32_t[^>]*)> struct (\w+) [{:]", header, re.MULTILINE)
+    assert kinds == {name: parameters.count("uint32_t") for parameters, name in found if not name.startswith("Scalar")}
 
 
 def test_constants_are_those_of_the_header() -> None:
