@@ -8,6 +8,7 @@ multiprocessors are all busy with: images are small in the deeper half of a netw
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,8 @@ UNROLLED_POSITIONS = 4
 # Threads along a row, and, at least if there are as many and at most, in a block.
 ACROSS = 8
 THREADS = (128, 256)
+# Blocks of fewer threads leave multiprocessors idle, those of more have too few registers.
+FEWEST_THREADS, MOST_THREADS = 64, 512
 # The largest window side, whose positions in a row are unrolled, and the largest window whose rows are.
 MAX_WINDOW = 11
 UNROLLED = 9
@@ -184,9 +187,7 @@ def _bind(sch: s_tir.Schedule, result: Any, size: int, window: _Window) -> tuple
     vectors = (images if isinstance(images, int) else 1) * height * width * channels // vector
     positions = window.positions(width, vectors, vector)
     threads = min(max(vectors // positions // (2 * MULTIPROCESSORS), THREADS[0]), THREADS[1])
-    lanes = _divisor(channels // vector, LANES)
-    across = _divisor(width // positions, ACROSS)
-    down = _divisor(height, max(threads // (lanes * across), 1))
+    lanes, across, down = _block(channels // vector, width // positions, height, threads)
     row_outer, row = sch.split(row, [None, down])
     column_outer, column, position = sch.split(column, [None, across, positions])
     channel_outer, lane, element = sch.split(channel, [None, lanes, vector])
@@ -198,6 +199,25 @@ def _bind(sch: s_tir.Schedule, result: Any, size: int, window: _Window) -> tuple
     sch.unroll(position)
     sch.vectorize(element)
     return grid, thread
+
+
+def _block(vectors: int, across: int, down: int, threads: int) -> tuple[int, int, int]:
+    """Return how many vectors of channels, threads along a row, and rows a block has, which divide those of the image.
+
+    A row whose width has no such divisor is whole: images of 299 pixels have rows of 37 and 19.
+    """
+    lanes, row = _divisor(vectors, LANES), _divisor(across, ACROSS)
+    rows = _divisor(down, max(threads // (lanes * row), 1))
+    if lanes * row * rows >= FEWEST_THREADS:
+        return lanes, row, rows
+    wider = [
+        (few, more, _divisor(down, max(threads // (few * more), 1)))
+        for few in range(lanes, 0, -1)
+        for more in range(row, across + 1)
+        if not lanes % few and not across % more
+    ]
+    fits = [block for block in wider if FEWEST_THREADS <= math.prod(block) <= MOST_THREADS]
+    return fits[0] if fits else (lanes, row, rows)
 
 
 def _divisor(number: int, most: int) -> int:
