@@ -15,6 +15,7 @@ from packager.graph.rewrite import apply, name_result
 from packager.ir.model import ImportedModel
 from packager.transforms.attention.canonical import canonical_attention
 from packager.transforms.attention.four_axes import with_four_axes
+from packager.transforms.attention.head_dims import pad_heads
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.layout.batch_first import batch_first
 from packager.transforms.layout.slice_views import slice_before_transposes, slice_before_views
@@ -48,7 +49,8 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = batch_first(slice_before_views(slice_before_norms(module)))
     module = apply(_TIDY, drop_no_ops(with_four_axes(module, len(model.signature.inputs))))
-    module = slice_before_transposes(canonical_attention(replace(model, module=module)), of_norms=True)
+    module = pad_heads(canonical_attention(replace(model, module=module)), len(model.signature.inputs))
+    module = slice_before_transposes(module, of_norms=True)
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(sum_small_products(module))))
     module = join_slices(merge_products(module, len(model.signature.inputs)))
     return replace(model, module=name_result(module, result))

@@ -63,7 +63,7 @@ class _Rewriter:
         shape = shape_of(variable)
         if not shape or int(softmax.attrs.axis) % len(shape) != len(shape) - 1:
             return None
-        traced = _trace(self.flow, softmax.args[0], LONGEST)
+        traced = trace_scores(self.flow, softmax.args[0], LONGEST)
         if traced is None:
             return None
         product, steps = traced
@@ -126,7 +126,7 @@ def _with_factor(made: Bindings, queries: Any, step: MaskStep) -> Any:
     return made.bind((relax.op.multiply if step.number > 0 else relax.op.divide)(queries, step.tensor))
 
 
-def _trace(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep]] | None:
+def trace_scores(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep]] | None:
     """Return the matmul that scores are computed from, and the operators from there on; None if there is none."""
     value, shape = flow.value(variable), shape_of(variable)
     name = operator_of(value)
@@ -161,7 +161,7 @@ def _trace(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep
         (deeper[0], [*deeper[1], step])
         for operand, step in found
         # Whatever else reads scores would compute them again.
-        if flow.is_read_once(operand) and (deeper := _trace(flow, operand, left - 1)) is not None
+        if flow.is_read_once(operand) and (deeper := trace_scores(flow, operand, left - 1)) is not None
     ]
     return traced[0] if len(traced) == 1 else None
 

@@ -15,10 +15,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, shape_of
+from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.products.epilogues import chains, only_reader
-from packager.graph.rewrite import map_bindings, rebuild_call, tidy
+from packager.graph.rewrite import map_bindings, map_operands, rebuild_call, tidy
 
 FEW_ROWS = 8
 
@@ -26,10 +26,10 @@ FEW_ROWS = 8
 def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """Make one product in ``main`` of all of the same rows with constant matrices."""
     main = module["main"]
-    flow, parameters = Dataflow(main), IdentitySet(main.params[num_inputs:])
+    flow, constants = Dataflow(main), computed_from_constants(main, num_inputs)
     groups: IdentityMap[list[Any]] = IdentityMap()
     for variable in flow.variables:
-        if _is_mergeable(flow, flow.value(variable), parameters):
+        if _is_mergeable(flow.value(variable), constants):
             groups.setdefault(flow.value(variable).args[0], []).append(variable)
     merged: IdentityMap[list[Any]] = IdentityMap()  # from a product to the bindings that replace its own
     for products in groups.values():
@@ -45,12 +45,9 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     return tidy(rewritten)
 
 
-def _is_mergeable(flow: Dataflow, call: Any, parameters: IdentitySet) -> bool:
-    """Whether it is a product of known rows with a constant matrix, or one that is transposed."""
-    if operator_of(call) != "matmul":
-        return False
-    transposed = flow.call(call.args[1], "permute_dims")
-    if (call.args[1] if transposed is None else transposed.args[0]) not in parameters:
+def _is_mergeable(call: Any, constants: IdentitySet) -> bool:
+    """Whether it is a product of known rows with a matrix that is computed from constants."""
+    if operator_of(call) != "matmul" or call.args[1] not in constants:
         return False
     rows, matrix = (shape_of(call.args[0]) or ())[:-1], shape_of(call.args[1]) or ()
     static = len(matrix) == 2 and all(isinstance(extent, int) for extent in (*rows, *matrix))
@@ -94,15 +91,14 @@ def _replaced(flow: Dataflow, products: Sequence[Any]) -> list[list[Any]]:
         made.append(relax.VarBinding(variable, value))
         return variable
 
-    matrices = []
-    for product in products:
-        matrix = flow.value(product).args[1]
-        transposed = flow.call(matrix, "permute_dims")  # which may come later than the first product
-        matrices.append(
-            matrix
-            if transposed is None
-            else bind(f"{matrix.name}_t", relax.op.permute_dims(transposed.args[0], transposed.attrs.axes))
-        )
+    def early(matrix: Any) -> Any:
+        """Return a constant as it is computed before the first product."""
+        if isinstance(matrix, relax.Tuple):
+            return map_operands(matrix, early)
+        value = flow.value(matrix)
+        return matrix if value is None else bind(f"{matrix.name}_t", map_operands(value, early))
+
+    matrices = [early(flow.value(product).args[1]) for product in products]
     weights = bind(f"{products[0].name}_weights", relax.op.concat(matrices, axis=1))
     whole = bind(f"{products[0].name}_merged", rebuild_call(first, first.args[0], weights))
     axis, begin, found = len(whole.ty.shape.values) - 1, 0, []
