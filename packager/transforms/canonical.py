@@ -22,7 +22,7 @@ from packager.transforms.layout.slice_views import slice_before_transposes, slic
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.flat_concats import flatten_concats
 from packager.transforms.simplify.gathers import simplify_gathers
-from packager.transforms.simplify.group_norms import group_norms_as_rows
+from packager.transforms.simplify.group_norms import group_norms_as_rows, images_as_rows
 from packager.transforms.simplify.join_slices import join_slices
 from packager.transforms.simplify.merge_products import merge_products
 from packager.transforms.simplify.modulated_convs import unmodulate_convs
@@ -47,6 +47,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
+    module = apply(_TIDY, images_as_rows(module))
     module = batch_first(slice_before_views(slice_before_norms(module)))
     module = apply(_TIDY, drop_no_ops(with_four_axes(module, len(model.signature.inputs))))
     module = pad_heads(canonical_attention(replace(model, module=module)), len(model.signature.inputs))

@@ -17,9 +17,10 @@ from tvm.relax.analysis import has_reshape_pattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from packager.graph.dataflow import bindings_of, extents_of
+from packager.graph.dataflow import bindings_of, called_function, extents_of, operator_of
 from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import with_main
+from packager.lower.blocks import blocks, inline, is_movement, schedule_of
 
 
 def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -43,7 +44,11 @@ def rewrite_reshapes(module: tvm.IRModule) -> tvm.IRModule:
         module, failed = relax.transform.RewriteDataflowReshape()(module), False
     except tvm.error.InternalError:
         failed = True
-    rest = [b.value for b in bindings_of(module["main"]) if failed or not isinstance(b.var, relax.DataflowVar)]
+    rest = [
+        binding.value
+        for binding in bindings_of(module["main"])
+        if failed or not isinstance(binding.var, relax.DataflowVar) or _may_be_several(module, binding.value)
+    ]
     return with_main(module, _Reshapes(module, rest).visit_expr(module["main"]))
 
 
@@ -69,8 +74,20 @@ class _Reshapes(PyExprMutator):  # type: ignore[misc]
         return relax.op.reshape(operands[0], call.ty.shape) if same_type and _only_reshapes(kernel) else call
 
 
+def _may_be_several(module: tvm.IRModule, value: Any) -> bool:
+    """Whether a kernel may be several reshapes, which TVM has fused and then does not recognize."""
+    callee = called_function(value)
+    kernel = None if callee is None or operator_of(value) != "call_tir" else module[callee]
+    return isinstance(kernel, tirx.PrimFunc) and len(kernel.params) == 2 and len(blocks(schedule_of(kernel))) > 1
+
+
 def _only_reshapes(kernel: Any) -> bool:
     try:
-        return isinstance(kernel, tirx.PrimFunc) and bool(has_reshape_pattern(kernel))
+        if not isinstance(kernel, tirx.PrimFunc):
+            return False
+        sch = schedule_of(kernel)
+        if len(blocks(sch)) > 1 and all(is_movement(sch, block) for block in blocks(sch)):
+            inline(sch, lambda _sch, _block: True)
+        return bool(has_reshape_pattern(sch.mod["main"]))
     except tvm.error.InternalError:  # the indices cannot be analyzed
         return False

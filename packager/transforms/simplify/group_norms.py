@@ -11,9 +11,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, shape_of
+from packager.graph.attention.heads import scaled_by
+from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.normalize import OPERATOR, Normalization, normalize
+from packager.graph.normalize import OPERATOR, Normalization, attributes_of_call, normalize
 from packager.graph.rewrite import map_bindings
 from packager.ir.model import ImportedModel
 
@@ -45,6 +46,67 @@ def group_norms_as_rows(model: ImportedModel) -> tvm.IRModule:
         return [binding]
 
     return relax.transform.Normalize()(map_bindings(model.module, changed))
+
+
+def images_as_rows(module: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite normalizations of ``main`` over whole images NCHW as ones over NHWC: no element's place counts.
+
+    GPUs convolve channels last, so that the transposes that are written here meet their opposites.
+    """
+    flow, builder = Dataflow(module["main"]), relax.BlockBuilder()
+    ends: IdentityMap[Any] = IdentityMap()  # from the reshapes before and behind such a normalization to its image
+    for variable in flow.variables:
+        image = _image_of(flow, variable)
+        behind = None if image is None else _reshaped_back(flow, variable, image)
+        if image is not None and behind is not None:
+            ends[flow.value(variable).args[0]] = ends[behind] = image
+
+    def changed(binding: Any) -> list[Any]:
+        if binding.var not in ends:
+            return [binding]
+        made, call = [], binding.value
+
+        def bind(expr: Any) -> Any:
+            made.append(relax.VarBinding(type(binding.var)(binding.var.name, builder.normalize(expr).ty), expr))
+            return made[-1].var
+
+        shape = extents_of(ends[binding.var]) or ()
+        if ends[binding.var].same_as(call.args[0]):
+            last = bind(relax.op.permute_dims(call.args[0], [0, 2, 3, 1]))
+            return [*made, relax.VarBinding(binding.var, relax.op.reshape(last, extents_of(binding.var)))]
+        last = bind(relax.op.reshape(call.args[0], [shape[0], *shape[2:], shape[1]]))
+        return [*made, relax.VarBinding(binding.var, relax.op.permute_dims(last, [0, 3, 1, 2]))]
+
+    return relax.transform.Normalize()(map_bindings(module, changed)) if len(ends) else module
+
+
+def _image_of(flow: Dataflow, variable: Any) -> Any | None:
+    """Return the tensor [N, C, H, W] that a variable normalizes as rows, or None."""
+    call = flow.call(variable, OPERATOR)
+    rows = None if call is None else flow.call(call.args[0], "reshape")
+    if rows is None or not attributes_of_call(call.attrs).of_rows(variable.ty.ndim):
+        return None
+    shape, whole = extents_of(variable) or (), extents_of(rows.args[0]) or ()
+    of_images = len(whole) == 4 and same(shape[0], whole[0]) and all(same(extent, 1) for extent in shape[1:-1])
+    return rows.args[0] if of_images and flow.is_read_once(call.args[0]) else None
+
+
+def _reshaped_back(flow: Dataflow, variable: Any, image: Any) -> Any | None:
+    """Return the reshape to the image's shape that reads a normalization, behind operators with numbers, or None."""
+    while flow.is_read_once(variable):
+        (reader,) = flow.readers(variable)
+        call = flow.value(reader)
+        if operator_of(call) == "reshape":
+            return reader if same(extents_of(reader), extents_of(image)) else None
+        if operator_of(call) != "astype" and scaled_by(call) is None and _number_added(call) is None:
+            return None
+        variable = reader
+    return None
+
+
+def _number_added(call: Any) -> float | None:
+    numbers = [scalar_of(operand) for operand in call.args] if operator_of(call) in ("add", "subtract") else []
+    return next((number for number in numbers if number is not None), None)
 
 
 def _rows(call: Any, bind: Any) -> Any | None:

@@ -58,7 +58,7 @@ ACTIVATIONS = {
     "softplus": True,
 }
 # The same of those whose names end with the bits of parameters.
-KINDS = {LEAKY_RELU: False, CLIP: False, SINE: False, SWISH: True, ELU: True, STAR_RELU: False}
+KINDS = {LEAKY_RELU: False, CLIP: False, SINE: True, SWISH: True, ELU: True, STAR_RELU: False}
 IDENTITY = "cutlass::epilogue::thread::Identity"
 
 

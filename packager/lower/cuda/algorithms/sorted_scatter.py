@@ -21,12 +21,14 @@ from packager.graph.own_operators import register
 from packager.graph.rewrite import map_bindings
 from packager.ir.pattern_kinds import SUMS
 from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
-from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local, vector
+from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local, locals_of, vector
 from packager.lower.legalize.accumulate import FULL, HALVES
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # Of fewer slices each thread reads all indices.
 MANY = 256
+# Slices that a thread loads at a time.
+AT_ONCE = 4
 # Elements of vectors that are added up in float32.
 WIDTHS = (4, 2, 1)
 
@@ -181,11 +183,20 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             held[lane] = cast(old[element(at, lane)], wide)
         begin = keep(which * (shape[axis] + 1) + place)
         first = keep(starts[begin])
-        with T.serial(int32(0), starts[begin + 1] - first) as step:
-            source = keep(cast(order[which * nests.extents[3][axis] + cast(first + step, "int64")], "int64"))
-            with vector(width) as lane:
-                update = new[element((*outer, source, *columns), lane)]
-                held[lane] = combine(held[lane], cast(update, wide))
+        last = keep(starts[begin + 1])
+        with T.serial(int32(0), (last - first + (AT_ONCE - 1)) // AT_ONCE) as step:
+            # Several at a time, so that a thread waits for all of their loads together.
+            places = [keep(first + step * AT_ONCE + number) for number in range(AT_ONCE)]
+            found = [locals_of(width, wide) for _ in places]
+            for own, taken in zip(places, found, strict=True):
+                source = cast(order[which * nests.extents[3][axis] + cast(tirx.min(own, last - 1), "int64")], "int64")
+                source = keep(source)
+                with vector(width) as lane:
+                    taken[lane] = cast(new[element((*outer, source, *columns), lane)], wide)
+            for own, taken in zip(places, found, strict=True):
+                is_own = own < last
+                with T.If(is_own), T.Then(), vector(width) as lane:
+                    held[lane] = combine(held[lane], taken[lane])
         with vector(width) as lane:
             into[element(at, lane)] = cast(held[lane], dtype)
     function = nests.primfunc().with_attr("op_pattern", SUMS)
