@@ -199,7 +199,7 @@ def _accumulate(sch: s_tir.Schedule, reduction: Any, depth: int) -> None:
         unrolled = reduced[1:]
     sch.reorder(*kept[:-1], *reduced, *kept[-1:])
     for buffer in contiguous_operands(sch, reduction):
-        load = sch.cache_read(reduction, read_index(sch, reduction, buffer), "local")
+        load = sch.cache_read(reduction, read_index(sch, reduction, buffer), "local", [reduction])
         sch.compute_at(load, reduced[-1], preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(load)[-1])
     unroll(sch, kept[-1:])

@@ -79,9 +79,11 @@ class _Padder:
     def replaced(self, binding: Any) -> list[Any]:
         """Return the bindings that replace one."""
         variable, call = binding.var, binding.value
-        made = Bindings(variable)
         if variable in self.dropped:
             return []
+        if operator_of(call) != "matmul":
+            return [binding]
+        made = Bindings(variable)
         if variable in self.readers:
             source, weights = self.readers[variable]
             return [*made.bindings, relax.VarBinding(variable, rebuild_call(call, source, weights))]

@@ -149,6 +149,17 @@ def norm_of_planes(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return (x - x.mean((2, 3), keepdims=True)) * scale
 
 
+def relax_pool_mixer(x: Any) -> Any:
+    pooled = R.nn.avg_pool2d(x, pool_size=(3, 3), padding=(1, 1), layout="NHWC", count_include_pad=True)
+    return R.subtract(pooled, x)
+
+
+def pool_mixer(x: np.ndarray) -> np.ndarray:
+    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    rows, columns = x.shape[1:3]
+    return sum(padded[:, i : i + rows, j : j + columns] for i in range(3) for j in range(3)) / 9 - x
+
+
 def relax_max_pool(x: Any) -> Any:
     return R.nn.max_pool2d(x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1), layout="NHWC")
 
@@ -386,6 +397,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("average_nchw", lambda x: R.mean(x, axis=[2, 3]), lambda x: x.mean((2, 3)), [(("n", 64, 7, 7), H)], [1, 3]),
     ("average_7x7", lambda x: R.mean(x, axis=[2, 3]), lambda x: x.mean((2, 3)), [(("n", 256, 7, 7), H)], [1, 3]),
     ("average_rows", lambda x: R.mean(x, axis=[-1]), lambda x: x.mean(-1), [((2, 128, 33), F)], [0]),
+    ("pool_mixer", relax_pool_mixer, pool_mixer, [((2, 14, 14, 32), F)], [0]),
     ("max_pool", relax_max_pool, max_pool, [(("n", 14, 14, 16), H)], [1, 2]),
     ("depthwise", relax_depthwise, depthwise, [((2, 9, 9, 16), H), ((16, 3, 3, 1), H)], [0]),
     ("depthwise_5x3", relax_strided_depthwise, strided_depthwise, [(("n", 9, 17, 24), H), ((24, 3, 5, 1), H)], [1, 2]),
@@ -462,6 +474,14 @@ def test_depthwise_convolutions_read_vectors_of_channels() -> None:
     assert "= *(uint4*)(p0" in source
     assert "*(uint4*)(p2" in source
     assert "__shared__" in source
+
+
+def test_a_pooling_whose_operand_is_read_again_loads_vectors() -> None:
+    (primfunc,) = functions(relax_pool_mixer, ((2, 14, 14, 64), F))
+    source, launches = lower(schedule_cuda(primfunc, TARGET))
+    (launch,) = launches.values()
+    assert "*(float4*)(p0" in source
+    assert int(launch.extents["blockIdx.x"]) * int(launch.extents["threadIdx.x"]) == 2 * 14 * 14 * 64 // 4
 
 
 @pytest.mark.parametrize(("shape", "least"), [((8, 14, 14, 16), 14), ((64, 56, 56, 16), 132)])
