@@ -169,6 +169,8 @@ def _fitted(value: Array, kind: str, parameters: Callable[[_At], Sequence[float]
     if not np.isfinite(numbers).all() or not numbers[0]:
         return None
     near = np.abs(SAMPLES) <= (MOST_OF_SINES if kind == SINE else np.inf)
+    if (np.abs(value[~near]) > 1 + TOLERANCE).any():
+        return None  # a sine of a small multiple is like a multiple there, which grows
     if not np.allclose(value[near], function(SAMPLES, *map(float, numbers))[near], rtol=TOLERANCE, atol=TOLERANCE):
         return None
     return kind + "_".join(f"{_bits(number):08x}" for number in numbers)

@@ -189,10 +189,11 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             places = [keep(first + step * AT_ONCE + number) for number in range(AT_ONCE)]
             found = [locals_of(width, wide) for _ in places]
             for own, taken in zip(places, found, strict=True):
-                source = cast(order[which * nests.extents[3][axis] + cast(tirx.min(own, last - 1), "int64")], "int64")
-                source = keep(source)
+                at_most = cast(tirx.min(own, last - 1), "int64")
+                source = keep(order[which * nests.extents[3][axis] + at_most])
                 with vector(width) as lane:
-                    taken[lane] = cast(new[element((*outer, source, *columns), lane)], wide)
+                    update = new[element((*outer, cast(source, "int64"), *columns), lane)]
+                    taken[lane] = cast(update, wide)
             for own, taken in zip(places, found, strict=True):
                 is_own = own < last
                 with T.If(is_own), T.Then(), vector(width) as lane:
