@@ -52,7 +52,11 @@ def set_twice(position: Any, _indices: Any) -> Any:
     return at[0]
 
 
-@pytest.mark.parametrize(("index", "bounds"), [(kept, 0), (loaded, 1), (kept_of_loaded, 1), (set_twice, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("index", "bounds"),
+    [(kept, 0), (loaded, 1), (kept_of_loaded, 1), (set_twice, 1)],
+    ids=["kept", "loaded", "kept of loaded", "set twice"],
+)
 def test_what_data_may_decide_is_clamped(index: Callable[[Any, Any], Any], bounds: int) -> None:
     function = clamp_indices(indexed(index))
     assert len(nodes_of(function.body, tirx.Min)) == bounds

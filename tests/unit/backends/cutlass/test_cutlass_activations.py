@@ -13,7 +13,8 @@ from packager.backends.cutlass.core.compile_kernels import find_cutlass
 from packager.backends.cutlass.gemm.kernels import functor
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.codegen.toolchain import find_toolchain
-from packager.graph.products.activations import ACTIVATIONS, FITS, SAMPLES, _name_of
+from packager.graph.products.activations import ACTIVATIONS, FITS, _name_of
+from packager.graph.products.activations import SAMPLES as KNOWN_AT
 from packager.ir.activations import CLIP, ELU, LEAKY_RELU, SINE, STAR_RELU, SWISH
 from packager.resources import folder
 
@@ -80,8 +81,8 @@ def test_an_activation_is_as_exact_as_it_says(library: ctypes.CDLL, kind: str, a
 @pytest.mark.parametrize("factor", [2.0**-8, 1e-5, 0.01, 0.3, 1.0, 7.0])
 def test_a_multiple_is_no_activation(factor: float) -> None:
     """The sine of a small one is about the same near zero."""
-    assert _name_of(factor * SAMPLES) is None
+    assert _name_of(factor * KNOWN_AT) is None
 
 
 def test_sines_of_small_multiples_are_known() -> None:
-    assert _name_of(np.sin(0.25 * SAMPLES)) == f"{SINE}{np.float32(0.25).view(np.uint32):08x}"
+    assert _name_of(np.sin(0.25 * KNOWN_AT)) == f"{SINE}{np.float32(0.25).view(np.uint32):08x}"
