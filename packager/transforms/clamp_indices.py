@@ -6,6 +6,8 @@ must never access memory outside a tensor.
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import tvm
@@ -61,15 +63,22 @@ def clamp_folded_indices(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 
 def _known_variables(body: Any) -> IdentitySet:
-    """Return the variables of threads that are set once, to what no data decide: they stand for an expression."""
-    stored: IdentityMap[list[Any]] = IdentityMap()
+    """Return the variables of threads that are set once, where they begin, to what no data decide.
+
+    They stand for an expression. What is set later may not be set at all, as in a branch that is not taken.
+    """
+    stored: IdentityMap[int] = IdentityMap()
     for store in nodes_of(body, st.BufferStore):
-        if store.buffer.scope() == "local":
-            stored.setdefault(store.buffer, []).append(store.value)
+        stored[store.buffer] = stored.get(store.buffer, 0) + 1
     known = IdentitySet()
-    for variable, values in stored.items():
-        if len(values) == 1 and not _is_dependent(values[0], known):
-            known.add(variable)
+    for sequence in nodes_of(body, st.SeqStmt):
+        for begun, store in itertools.pairwise(sequence.seq):
+            is_set = isinstance(begun, st.AllocBuffer) and isinstance(store, st.BufferStore)
+            if not is_set or not begun.buffer.same_as(store.buffer) or stored[store.buffer] > 1:
+                continue
+            is_variable = store.buffer.scope() == "local" and math.prod(map(int, store.buffer.shape)) == 1
+            if is_variable and not _is_dependent(store.value, known):
+                known.add(store.buffer)
     return known
 
 

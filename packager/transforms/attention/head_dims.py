@@ -55,11 +55,11 @@ class _Dims:
 
 
 class _Padder:
-    """``wide`` are the tensors with dims added, each by axis; ``dropped`` are variables that nothing reads any more."""
+    """``wide`` are the tensors with dims added, each by which; ``dropped`` are variables that nothing reads any more."""
 
     def __init__(self, flow: Dataflow, constants: IdentitySet) -> None:
         self.flow, self.constants = flow, constants
-        self.wide: IdentityMap[dict[int, Any]] = IdentityMap()
+        self.wide: IdentityMap[dict[_Dims, Any]] = IdentityMap()
         self.scores, self.results, self.dropped = IdentitySet(), IdentitySet(), IdentitySet()
         self.readers: IdentityMap[tuple[Any, Any]] = IdentityMap()  # from a product to what it reads, and its weights
         for variable in flow.variables:
@@ -104,11 +104,11 @@ class _Padder:
     def _padded(self, made: Bindings, tensor: Any, dims: _Dims) -> Any:
         """Return a tensor with dims added."""
         known = self.wide.setdefault(tensor, {})
-        if dims.axis not in known:
+        if dims not in known:
             moved = self._moved(made, tensor, dims)
             moved = self._product(made, tensor, dims) if moved is None else moved
-            known[dims.axis] = _with_zeros(made, tensor, dims) if moved is None else made.bind(moved)
-        return known[dims.axis]
+            known[dims] = _with_zeros(made, tensor, dims) if moved is None else made.bind(moved)
+        return known[dims]
 
     def _moved(self, made: Bindings, tensor: Any, dims: _Dims) -> Any | None:
         """Return what makes a tensor by moving elements, from what has dims added; None if nothing does."""
@@ -116,12 +116,15 @@ class _Padder:
         if (axes := axes_of(call)) is not None:
             return relax.op.permute_dims(self._padded(made, call.args[0], dims.at(axes[dims.axis])), axes)
         if (slices := slice_of(call)) is not None:
-            own = slices[dims.axis]
-            if own != slice(None) and (own.start % dims.dims or own.stop % dims.dims):
+            extent = (shape_of(call.args[0]) or ())[dims.axis]
+            # Heads of values may have other dims, and be parts of the same tensor.
+            if not isinstance(extent, int) or extent % dims.dims:
+                return None
+            begin, end, _ = slices[dims.axis].indices(extent)
+            if begin % dims.dims or end % dims.dims:
                 return None
             taken = {axis: (each.start, each.stop) for axis, each in enumerate(slices) if each != slice(None)}
-            if dims.axis in taken:
-                taken[dims.axis] = (own.start // dims.dims * dims.padded, own.stop // dims.dims * dims.padded)
+            taken[dims.axis] = (begin // dims.dims * dims.padded, end // dims.dims * dims.padded)
             source = self._padded(made, call.args[0], dims)
             return relax.op.strided_slice(source, [*taken], *zip(*taken.values(), strict=True))
         if operator_of(call) in ("reshape", "squeeze", "expand_dims"):

@@ -14,7 +14,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.graph.rewrite import nodes_of
-from packager.lower.cuda.algorithms.nests import Nests, cast, int64, keep, local
+from packager.lower.cuda.algorithms.nests import Nests, cast, int64, keep, local, locals_of
 from packager.transforms.clamp_indices import clamp_indices
 
 SIZE = 8
@@ -50,6 +50,17 @@ def set_twice(position: Any, _indices: Any) -> Any:
     with T.While(at[0] < int64(100)):
         at[0] = at[0] + 1
     return at[0]
+
+
+def set_in_a_branch(position: Any, indices: Any) -> Any:
+    at = locals_of(1, "int64")
+    with T.If(indices[position] > 0), T.Then():
+        at[0] = position
+    return at[0]
+
+
+def test_what_a_branch_may_leave_unset_is_clamped() -> None:
+    assert len(nodes_of(clamp_indices(indexed(set_in_a_branch)).body, tirx.Min)) == 1
 
 
 @pytest.mark.parametrize(

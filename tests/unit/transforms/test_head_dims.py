@@ -43,6 +43,18 @@ def apart(dims: int, emit: Callable[[Any], Any], x: Any, w: Any, b: Any, last: A
     return emit(_R.matmul(emit(_R.reshape(emit(_R.permute_dims(found, [0, 2, 1, 3])), [1, ROWS, size])), last))
 
 
+def of_other_values(dims: int, emit: Callable[[Any], Any], x: Any, w: Any, b: Any, last: Any) -> Any:
+    """Return a layer whose values have half the dims that fill the product, queries and keys a quarter."""
+    whole = emit(_R.add(emit(_R.matmul(x, w)), b))
+    parts, begin = [], 0
+    for size in (dims // 2, dims // 2, 2 * dims):
+        end = begin + HEADS * size
+        parts.append(heads_of(emit(_R.strided_slice(whole, [2], [begin], [end])), size, emit))
+        begin = end
+    found = emit(_R.reshape(emit(_R.permute_dims(attention(*parts, emit), [0, 2, 1, 3])), [1, ROWS, begin // 3 * 2]))
+    return emit(_R.matmul(emit(_R.strided_slice(found, [2], [0], [HEADS * dims])), last))
+
+
 def together(dims: int, emit: Callable[[Any], Any], x: Any, w: Any, b: Any, last: Any) -> Any:
     """Return the same with an axis of queries, keys and values."""
     whole = emit(_R.reshape(emit(_R.add(emit(_R.matmul(x, w)), b)), [1, ROWS, 3, HEADS, dims]))
@@ -89,6 +101,15 @@ def test_results_stay_and_dims_are_vectors(layer: Callable[..., Any], dims: int)
     assert len(padded) == 3
     assert len(of_weights) == (0 if layer is rotated else 3)
     assert any(operator_of(v) == "strided_slice" and shape_of(v)[-1:] == (dims,) for v in values) == (layer is rotated)
+
+
+@pytest.mark.parametrize("dims", [10, 22])
+def test_parts_of_a_product_may_have_other_dims(dims: int) -> None:
+    before = module(of_other_values, dims)
+    after = pad_heads(before, 1)
+    arrays = [RANDOM.standard_normal([int(e) for e in p.ty.shape.values]).astype("f4") for p in before["main"].params]
+    np.testing.assert_allclose(compute(after, arrays)[0], compute(before, arrays)[0], rtol=2e-5, atol=2e-5)
+    assert after is not before
 
 
 @pytest.mark.parametrize("dims", [2, 8, 64])
