@@ -91,6 +91,31 @@ def map_bindings(
     return with_main(module, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
 
 
+class Bindings:
+    """New bindings before that of ``variable``, which are named after it, with an ``ending``."""
+
+    def __init__(self, variable: Any, ending: str = "") -> None:
+        self.variable, self.name = variable, f"{variable.name}{ending}"
+        self.bindings: list[Any] = []
+        self._builder = relax.BlockBuilder()
+
+    @property
+    def dtype(self) -> str:
+        """The element type of ``variable``, a tensor."""
+        return str(self.variable.ty.dtype)
+
+    def bind(self, value: Any) -> Any:
+        """Bind a value to a new variable and return that."""
+        value = self._builder.normalize(value)
+        inner = type(self.variable)(self.name, value.ty)
+        self.bindings.append(relax.VarBinding(inner, value))
+        return inner
+
+    def ended(self, value: Any) -> list[Any]:
+        """Return the bindings, the last of which binds ``variable`` to a value."""
+        return [*self.bindings, relax.VarBinding(self.variable, value)]
+
+
 def unique_name(name: str, taken: Container[str]) -> str:
     """Return ``name``, numbered from ``name_2`` on if it is taken."""
     names = (name if count == 1 else f"{name}_{count}" for count in itertools.count(1))

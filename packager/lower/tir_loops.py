@@ -79,6 +79,12 @@ def sequential(
     return te.extern(shapes, list(tensors), generate, dtype=dtypes, out_buffers=buffers, name=name)
 
 
+def whole_region(buffer: Any) -> Any:
+    """Return all of a buffer, as what a block declares to read or write."""
+    zero = tirx.const(0, "int64")
+    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(zero, extent) for extent in buffer.shape])
+
+
 def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int, rows: Any, row: Any | None) -> tirx.PrimFunc:
     """Wrap the statements of a function in a block under a loop over rows, and one of one iteration, as schedules
     require: they vectorize the innermost loop."""
@@ -87,10 +93,7 @@ def _in_a_loop(primfunc: tirx.PrimFunc, name: str, inputs: int, rows: Any, row: 
         statement = statement.body
     buffers = [parameter for parameter in primfunc.params if tirx.buffer.is_buffer_var(parameter)]
     one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
-    regions = [
-        tirx.BufferRegion(buffer, [ir.Range.from_min_extent(zero, extent) for extent in buffer.shape])
-        for buffer in buffers
-    ]
+    regions = [whole_region(buffer) for buffer in buffers]
     step = tirx.Var("v_step", "int64")
     nest = [(tirx.Var("step", "int64"), one, step)]
     if row is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import s_tir, tirx
-from tvm.ir import Range
 from tvm.s_tir import ScheduleError
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map
@@ -14,6 +13,7 @@ from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import blocks, inline, is_spatial, loads, schedule_of
 from packager.lower.cuda.thread_loops import GRID_THREADS
+from packager.lower.tir_loops import whole_region
 
 
 def schedule_element_loops(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -40,10 +40,7 @@ def schedule_element_loops(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 def _with_whole_reads(block: Any) -> Any:
     """Declare that all of each tensor is read: TVM states regions by the variables in the block."""
     tensors = IdentitySet(load.source for load in loads(block.body) if load.source.scope() == "global")
-    reads = [
-        tirx.BufferRegion(tensor, [Range.from_min_extent(tirx.const(0, "int64"), extent) for extent in tensor.shape])
-        for tensor in tensors
-    ]
+    reads = [whole_region(tensor) for tensor in tensors]
     return s_tir.SBlock(
         block.iter_vars, reads, block.writes, block.name_hint, block.body, alloc_buffers=block.alloc_buffers
     )

@@ -12,14 +12,14 @@ from functools import reduce
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.relax.analysis import has_reshape_pattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
 from packager.graph.dataflow import bindings_of, called_function, extents_of, operator_of
 from packager.graph.identity import IdentitySet
-from packager.graph.rewrite import with_main
+from packager.graph.rewrite import nodes_of, with_main
 from packager.lower.blocks import blocks, inline, is_movement, schedule_of
 
 
@@ -77,8 +77,10 @@ class _Reshapes(PyExprMutator):  # type: ignore[misc]
 def _may_be_several(module: tvm.IRModule, value: Any) -> bool:
     """Whether a kernel may be several reshapes, which TVM has fused and then does not recognize."""
     callee = called_function(value)
-    kernel = None if callee is None or operator_of(value) != "call_tir" else module[callee]
-    return isinstance(kernel, tirx.PrimFunc) and len(kernel.params) == 2 and len(blocks(schedule_of(kernel))) > 1
+    if callee is None or operator_of(value) != "call_tir" or len(module[callee].params) != 2:
+        return False
+    _, *inner = nodes_of(module[callee].body, s_tir.SBlock)
+    return len(inner) > 1
 
 
 def _only_reshapes(kernel: Any) -> bool:

@@ -23,9 +23,9 @@ from packager.graph.attention.core import without_nan
 from packager.graph.attention.heads import MOVES, scaled_by
 from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.rewrite import map_bindings, rebuild_call, tidy
+from packager.graph.rewrite import Bindings, map_bindings, rebuild_call, tidy
 from packager.ir.model import ImportedModel
-from packager.transforms.attention.masks import Bindings, Masks, MaskStep
+from packager.transforms.attention.masks import Masks, MaskStep
 
 LONGEST = 16  # operators between the first matmul and the softmax
 LEAST = -1e4  # scores below it count as this: a bound that exporters put to them, for masks that may be infinite
@@ -63,7 +63,7 @@ class _Rewriter:
         shape = shape_of(variable)
         if not shape or int(softmax.attrs.axis) % len(shape) != len(shape) - 1:
             return None
-        traced = trace_scores(self.flow, softmax.args[0], LONGEST)
+        traced = trace_scores(self.flow, softmax.args[0])
         if traced is None:
             return None
         product, steps = traced
@@ -74,7 +74,7 @@ class _Rewriter:
             whole = (*apart, *shapes[0][1:])
         if whole is None or any(self.flow.is_constant(operand) for operand in call.args):
             return None
-        made = Bindings(variable)
+        made = Bindings(variable, "_scores")
         affine = self.masks.affine(made, steps, shapes[0], whole)
         if affine is None:
             return None
@@ -100,7 +100,7 @@ class _Rewriter:
         weights = relax.op.nn.softmax(scores, axis=-1)
         if not same(shape, whole):
             weights = relax.op.reshape(made.bind(weights), list(shape))
-        return [*made.bindings, relax.VarBinding(variable, weights)]
+        return made.ended(weights)
 
     def _batch_and_heads(self, product: Any) -> tuple[Any, ...] | None:
         """Return both extents, of which an operand [batch * heads, ..] of a product is made; None if it is not."""
@@ -126,7 +126,7 @@ def _with_factor(made: Bindings, queries: Any, step: MaskStep) -> Any:
     return made.bind((relax.op.multiply if step.number > 0 else relax.op.divide)(queries, step.tensor))
 
 
-def trace_scores(flow: Dataflow, variable: Any, left: int) -> tuple[Any, list[MaskStep]] | None:
+def trace_scores(flow: Dataflow, variable: Any, left: int = LONGEST) -> tuple[Any, list[MaskStep]] | None:
     """Return the matmul that scores are computed from, and the operators from there on; None if there is none."""
     value, shape = flow.value(variable), shape_of(variable)
     name = operator_of(value)

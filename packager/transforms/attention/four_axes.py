@@ -17,9 +17,8 @@ import tvm
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, shape_of
-from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.graph.rewrite import Bindings, map_bindings, rebuild_call
 from packager.transforms.attention.canonical import LONGEST
-from packager.transforms.attention.masks import Bindings
 
 # Operators of scores, which other operands are broadcast to.
 _ELEMENTWISE = frozenset(("add", "astype", "divide", "maximum", "minimum", "multiply", "subtract", "where"))
@@ -52,7 +51,7 @@ class _Attention:
 
     def rewritten(self, variable: Any) -> list[Any]:
         """Return the bindings that replace that of the result."""
-        made = Bindings(variable)
+        made = Bindings(variable, "_scores")
         values = made.bind(_swapped(self.values)) if self.transposed else self.values
         leading = (shape_of(self.chain[-1]) or ())[:-2]
         if len(leading) == 2:
@@ -72,7 +71,7 @@ class _Attention:
             result = axes.unfolded(made.bind(relax.op.matmul(scores, axes.folded(values))))
         if self.transposed:
             result = _swapped(made.bind(result))
-        return [*made.bindings, relax.VarBinding(variable, result)]
+        return made.ended(result)
 
 
 def _find(flow: Dataflow, variable: Any, call: Any) -> _Attention | None:

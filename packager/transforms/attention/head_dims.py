@@ -19,9 +19,8 @@ from tvm import relax
 from packager.graph.attention.heads import scaled_by
 from packager.graph.dataflow import Dataflow, axes_of, computed_from_constants, operator_of, shape_of, slice_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import map_bindings, rebuild_call, tidy
-from packager.transforms.attention.canonical import LONGEST, trace_scores
-from packager.transforms.attention.masks import Bindings
+from packager.graph.rewrite import Bindings, map_bindings, rebuild_call, tidy
+from packager.transforms.attention.canonical import trace_scores
 
 VECTOR = 8
 # Scores of fewer dims are sums.
@@ -55,7 +54,7 @@ class _Dims:
 
 
 class _Padder:
-    """``wide`` are the tensors with dims added, each by which; ``dropped`` are variables that nothing reads any more."""
+    """``wide`` are the tensors with dims added, by which; ``dropped`` are variables that nothing reads any more."""
 
     def __init__(self, flow: Dataflow, constants: IdentitySet) -> None:
         self.flow, self.constants = flow, constants
@@ -64,7 +63,7 @@ class _Padder:
         self.readers: IdentityMap[tuple[Any, Any]] = IdentityMap()  # from a product to what it reads, and its weights
         for variable in flow.variables:
             if operator_of(flow.value(variable)) == "nn.softmax":
-                traced = trace_scores(flow, flow.value(variable).args[0], LONGEST)
+                traced = trace_scores(flow, flow.value(variable).args[0])
                 products = [reader for reader in self._behind(variable) if flow.call(reader, "matmul") is not None]
                 if traced is not None and products:
                     self.scores.add(traced[0])
@@ -83,22 +82,19 @@ class _Padder:
             return []
         if operator_of(call) != "matmul":
             return [binding]
-        made = Bindings(variable)
         if variable in self.readers:
-            source, weights = self.readers[variable]
-            return [*made.bindings, relax.VarBinding(variable, rebuild_call(call, source, weights))]
+            return [relax.VarBinding(variable, rebuild_call(call, *self.readers[variable]))]
+        made = Bindings(variable, "_heads")
         if variable in self.scores and (dims := _dims(call.args[0], -1)) is not None:
             queries = self._padded(made, call.args[0], dims)
             keys = self._padded(made, call.args[1], dims.at(call.args[1].ty.ndim - 2))
-            return [*made.bindings, relax.VarBinding(variable, rebuild_call(call, queries, keys))]
+            return made.ended(rebuild_call(call, queries, keys))
         if variable in self.results and (dims := _dims(call.args[1], -1)) is not None:
             values = self._padded(made, call.args[1], dims)
             result = made.bind(rebuild_call(call, call.args[0], values))
             if self._read(made, variable, result, dims):
                 return made.bindings
-            shape = shape_of(variable) or ()
-            kept = relax.op.strided_slice(result, [len(shape) - 1], [0], [dims.dims])
-            return [*made.bindings, relax.VarBinding(variable, kept)]
+            return made.ended(relax.op.strided_slice(result, [dims.axis], [0], [dims.dims]))
         return [binding]
 
     def _padded(self, made: Bindings, tensor: Any, dims: _Dims) -> Any:

@@ -14,6 +14,7 @@ from packager.bundle.arrays import Array
 from packager.graph.attention.masks import MASKED, known_mask
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
+from packager.graph.rewrite import Bindings
 
 
 @dataclass(frozen=True)
@@ -47,23 +48,6 @@ class Mask:
     def leaves_scores(self) -> bool:
         """Whether each row is known to keep a finite score."""
         return self.array is not None and bool((self.array > -np.inf).any(-1).all())
-
-
-class Bindings:
-    """New bindings before that of ``variable``, in its element type and named after it."""
-
-    def __init__(self, variable: Any) -> None:
-        self.variable = variable
-        self.dtype = str(variable.ty.dtype)
-        self.bindings: list[Any] = []
-        self.builder = relax.BlockBuilder()
-
-    def bind(self, value: Any) -> Any:
-        """Bind a value to a new variable and return that."""
-        value = self.builder.normalize(value)
-        inner = type(self.variable)(f"{self.variable.name}_scores", value.ty)
-        self.bindings.append(relax.VarBinding(inner, value))
-        return inner
 
 
 class _UnsupportedError(Exception):

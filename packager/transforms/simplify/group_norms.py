@@ -15,7 +15,7 @@ from packager.graph.attention.heads import scaled_by
 from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.normalize import OPERATOR, Normalization, attributes_of_call, normalize
-from packager.graph.rewrite import map_bindings
+from packager.graph.rewrite import Bindings, map_bindings
 from packager.ir.model import ImportedModel
 
 NEUTRAL = {"multiply": 1.0, "add": 0.0}
@@ -28,19 +28,14 @@ def group_norms_as_rows(model: ImportedModel) -> tvm.IRModule:
     parameters = main.params[num_inputs:]
     arrays = IdentityMap(zip(parameters, model.weights.values(), strict=True))
     flow = Dataflow(main, parameters, arrays.get)
-    builder = relax.BlockBuilder()
 
     def changed(binding: Any) -> list[Any]:
         value = binding.value
-        name, made = operator_of(value), []
-
-        def bind(expr: Any) -> Any:
-            made.append(relax.VarBinding(type(binding.var)("group_norm", builder.normalize(expr).ty), expr))
-            return made[-1].var
-
+        name = operator_of(value)
         if name == "nn.group_norm":
-            result = _rows(value, bind)
-            return [binding] if result is None else [*made, relax.VarBinding(binding.var, result)]
+            made = Bindings(binding.var, "_norm")
+            result = _rows(value, made.bind)
+            return [binding] if result is None else made.ended(result)
         if name in NEUTRAL and (kept := _without(flow, binding.var, NEUTRAL[name])) is not None:
             return [relax.VarBinding(binding.var, kept)]
         return [binding]
@@ -53,7 +48,7 @@ def images_as_rows(module: tvm.IRModule) -> tvm.IRModule:
 
     GPUs convolve channels last, so that the transposes that are written here meet their opposites.
     """
-    flow, builder = Dataflow(module["main"]), relax.BlockBuilder()
+    flow = Dataflow(module["main"])
     ends: IdentityMap[Any] = IdentityMap()  # from the reshapes before and behind such a normalization to its image
     for variable in flow.variables:
         image = _image_of(flow, variable)
@@ -64,18 +59,13 @@ def images_as_rows(module: tvm.IRModule) -> tvm.IRModule:
     def changed(binding: Any) -> list[Any]:
         if binding.var not in ends:
             return [binding]
-        made, call = [], binding.value
-
-        def bind(expr: Any) -> Any:
-            made.append(relax.VarBinding(type(binding.var)(binding.var.name, builder.normalize(expr).ty), expr))
-            return made[-1].var
-
-        shape = extents_of(ends[binding.var]) or ()
-        if ends[binding.var].same_as(call.args[0]):
-            last = bind(relax.op.permute_dims(call.args[0], [0, 2, 3, 1]))
-            return [*made, relax.VarBinding(binding.var, relax.op.reshape(last, extents_of(binding.var)))]
-        last = bind(relax.op.reshape(call.args[0], [shape[0], *shape[2:], shape[1]]))
-        return [*made, relax.VarBinding(binding.var, relax.op.permute_dims(last, [0, 3, 1, 2]))]
+        made, source, image = Bindings(binding.var), binding.value.args[0], ends[binding.var]
+        if source.same_as(image):
+            last = made.bind(relax.op.permute_dims(image, [0, 2, 3, 1]))
+            return made.ended(relax.op.reshape(last, extents_of(binding.var)))
+        batch, channels, *pixels = extents_of(image) or ()
+        last = made.bind(relax.op.reshape(source, [batch, *pixels, channels]))
+        return made.ended(relax.op.permute_dims(last, [0, 3, 1, 2]))
 
     return relax.transform.Normalize()(map_bindings(module, changed)) if len(ends) else module
 

@@ -26,44 +26,24 @@ struct Elementwise<Scalar, cutlass::Array<T, N>> {
   }
 };
 
-/* The instructions themselves; host code calls none of them. */
-CUTLASS_HOST_DEVICE float exp2_approx(float x) {
+/* The instructions themselves; the host, which calls none of them but in tests, has functions of libm. */
 #ifdef __CUDA_ARCH__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
+#define PK_INSTRUCTION(name, instruction, exact)        \
+  CUTLASS_HOST_DEVICE float name(float x) {             \
+    float y;                                            \
+    asm(instruction ".f32 %0, %1;" : "=f"(y) : "f"(x)); \
+    return y;                                           \
+  }
 #else
-  return exp2f(x);
+#define PK_INSTRUCTION(name, instruction, exact) \
+  CUTLASS_HOST_DEVICE float name(float x) { return exact; }
 #endif
-}
-CUTLASS_HOST_DEVICE float reciprocal_approx(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return 1.0f / x;
-#endif
-}
-CUTLASS_HOST_DEVICE float tanh_approx(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return tanhf(x);
-#endif
-}
-
-CUTLASS_HOST_DEVICE float log2_approx(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return log2f(x);
-#endif
-}
+PK_INSTRUCTION(exp2_approx, "ex2.approx.ftz", exp2f(x))
+PK_INSTRUCTION(log2_approx, "lg2.approx.ftz", log2f(x))
+PK_INSTRUCTION(reciprocal_approx, "rcp.approx.ftz", 1.0f / x)
+PK_INSTRUCTION(tanh_approx, "tanh.approx", tanhf(x))
+PK_INSTRUCTION(sine_approx, "sin.approx.ftz", sinf(x))
+#undef PK_INSTRUCTION
 
 constexpr float kLog2 = 0.69314718055994531f;
 constexpr float kLog2E = 1.4426950408889634f;
@@ -149,17 +129,10 @@ struct ScalarMishPrecise {
   }
 };
 
-template <uint32_t kBeta>
+/* By a sigmoid of one of the accuracies. */
+template <class Sigmoid, uint32_t kBeta>
 struct ScalarSwish {
-  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoid::apply(number<kBeta>() * x); }
-};
-template <uint32_t kBeta>
-struct ScalarSwishFast {
-  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoidFast::apply(number<kBeta>() * x); }
-};
-template <uint32_t kBeta>
-struct ScalarSwishPrecise {
-  CUTLASS_HOST_DEVICE static float apply(float x) { return x * ScalarSigmoidPrecise::apply(number<kBeta>() * x); }
+  CUTLASS_HOST_DEVICE static float apply(float x) { return x * Sigmoid::apply(number<kBeta>() * x); }
 };
 
 template <uint32_t kScale, uint32_t kShift>
@@ -201,15 +174,6 @@ CUTLASS_HOST_DEVICE float quarter_turn(float x, int &quarter) {
   float rest = fmaf(-turns, 1.5707962512969971f, x);
   rest = fmaf(-turns, 7.5497894158615964e-08f, rest);
   return fmaf(-turns, 5.3903025299577648e-15f, rest);
-}
-CUTLASS_HOST_DEVICE float sine_approx(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return sinf(x);
-#endif
 }
 
 template <uint32_t kFactor>
@@ -288,10 +252,14 @@ template <uint32_t kFactor> struct sine_precise {
 template <uint32_t kScale, uint32_t kShift> struct star_relu {
   template <class T> struct of : Elementwise<ScalarStarRelu<kScale, kShift>, T> {};
 };
-template <uint32_t kBeta> struct swish { template <class T> struct of : Elementwise<ScalarSwish<kBeta>, T> {}; };
-template <uint32_t kBeta> struct swish_fast { template <class T> struct of : Elementwise<ScalarSwishFast<kBeta>, T> {}; };
+template <uint32_t kBeta> struct swish {
+  template <class T> struct of : Elementwise<ScalarSwish<ScalarSigmoid, kBeta>, T> {};
+};
+template <uint32_t kBeta> struct swish_fast {
+  template <class T> struct of : Elementwise<ScalarSwish<ScalarSigmoidFast, kBeta>, T> {};
+};
 template <uint32_t kBeta> struct swish_precise {
-  template <class T> struct of : Elementwise<ScalarSwishPrecise<kBeta>, T> {};
+  template <class T> struct of : Elementwise<ScalarSwish<ScalarSigmoidPrecise, kBeta>, T> {};
 };
 template <uint32_t kLow, uint32_t kSlope> struct elu {
   template <class T> struct of : Elementwise<ScalarElu<kLow, kSlope>, T> {};

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
-from tvm.sym import Analyzer
 
 from packager.lower.cuda.algorithms.nests import (
     Nests,
@@ -26,6 +25,7 @@ from packager.lower.cuda.algorithms.nests import (
     local,
     locals_of,
     shared,
+    simplified,
 )
 
 # Slots of a thread block, of one tile or of several; with at most so many tiles each has a block of its own.
@@ -130,7 +130,7 @@ def _sort_tiles(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs) -
 
     A slot without an element has no index, and comes last.
     """
-    length, tiles = runs.length, _extent(rows * runs.number)
+    length, tiles = runs.length, simplified(rows * runs.number)
     together = 1 if isinstance(tiles, tirx.IntImm) and int(tiles) <= FEW_TILES else SLOTS // length
     with nests.rows("sort_tiles", ceil_div(tiles, together)) as block:
         keys, indices = shared([together * length], order.dtype), shared([together * length], "int32")
@@ -172,10 +172,6 @@ def _sort_tiles(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs) -
                 runs.indices[target] = index
                 if runs.keys is not None:
                     runs.keys[target] = keys[slot]
-
-
-def _extent(value: Any) -> Any:
-    return Analyzer().simplify(value)
 
 
 def _merge(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs, merged: _Runs) -> None:

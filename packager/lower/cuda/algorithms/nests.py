@@ -15,8 +15,10 @@ from tvm import relax, tirx
 from tvm.ir import PrimType, Range
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
+from tvm.sym import Analyzer
 
 from packager.ir.pattern_kinds import OPAQUE
+from packager.lower.tir_loops import whole_region
 
 Extents = Sequence[Any]
 
@@ -39,6 +41,11 @@ def cast(value: Any, dtype: str) -> Any:
 def ceil_div(a: Any, b: int) -> Any:
     """Return a / b, rounded up."""
     return tirx.floordiv(int64(a) + (b - 1), int64(b))
+
+
+def simplified(extent: Any) -> Any:
+    """Return an extent as a constant, if it is one."""
+    return Analyzer().simplify(extent)
 
 
 def least(a: Any, b: Any) -> Any:
@@ -102,12 +109,14 @@ class Nests:
 
         It may read all of the tensors that it ``reads``, and writes ``width`` elements along the last axis of one.
         """
-        loops = [*shape[:-1], tirx.floordiv(int64(shape[-1]), int64(width)) if width > 1 else shape[-1]]
+        loops = [*shape[:-1], tirx.floordiv(int64(shape[-1]), int64(width))]
         with T.grid(*map(int64, loops)) as found, T.sblock(name):
             at = [T.axis.spatial(int64(extent), loop) for extent, loop in zip(loops, _all(found), strict=True)]
-            at[-1] = at[-1] * width if width > 1 else at[-1]
-            T.reads(*(_region(tensor, [(int64(0), extent) for extent in tensor.shape]) for tensor in reads))
-            T.writes(_region(writes, [(index, int64(1)) for index in at[:-1]] + [(at[-1], int64(width))]))
+            at[-1] = at[-1] * width
+            T.reads(*(whole_region(_buffer(tensor)) for tensor in reads))
+            counts = [*[1] * (len(at) - 1), width]
+            ranges = [Range.from_min_extent(index, int64(count)) for index, count in zip(at, counts, strict=True)]
+            T.writes(tirx.BufferRegion(_buffer(writes), ranges))
             yield tuple(at)
 
     @contextlib.contextmanager
@@ -128,9 +137,9 @@ def _all(loops: Any) -> list[Any]:
     return [loops] if isinstance(loops, tirx.Var) else [*loops]
 
 
-def _region(tensor: Any, ranges: Sequence[tuple[Any, Any]]) -> Any:
-    load = tensor[tuple(tensor.shape)]
-    return tirx.BufferRegion(load.source, [Range.from_min_extent(*each) for each in ranges])
+def _buffer(tensor: Any) -> Any:
+    """Return the buffer of a parameter."""
+    return tensor[tuple(tensor.shape)].source
 
 
 def one_thread() -> Any:
@@ -151,7 +160,7 @@ def vector(width: int) -> Any:
 
 
 def locals_of(number: int, dtype: str) -> Any:
-    """Return variables of a thread, to be used by constant indices only: they are registers."""
+    """Return variables of a thread, which are registers if the indices of all loads and stores are constants."""
     return T.buffer_proxy(T.alloc_local([number], dtype))
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
-from tvm.sym import Analyzer
 
 from packager.graph.dataflow import extents_of, same
-from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local
+from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local, simplified
 from packager.lower.legalize.accumulate import FULL, HALVES
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
@@ -104,11 +103,11 @@ def _function(operands: list[Any], result: Any, combine: Callable[[Any, Any], An
     (data, indices, updates), (into,) = nests.inputs, nests.outputs
     (outer, places, columns), _, (_, number, _), _ = nests.extents
     total = int64(outer) * places * columns
-    span = _constant(tirx.floordiv(total + (THREADS - 1), int64(THREADS)))
+    span = simplified(tirx.floordiv(total + (THREADS - 1), int64(THREADS)))
     is_single = isinstance(span, tirx.IntImm) and int(span) == 1
     dtype = str(data.dtype)
     wide = FULL if dtype in HALVES and is_single else dtype
-    ranges = _constant(tirx.floordiv(int64(places) + (span - 1), span))
+    ranges = simplified(tirx.floordiv(int64(places) + (span - 1), span))
     with nests.grid("scatter", outer, ranges, columns) as (which, part, column):
         first = keep(part * span)
         held = local(cast(data[which, first, column], wide)) if is_single else None
@@ -126,7 +125,3 @@ def _function(operands: list[Any], result: Any, combine: Callable[[Any, Any], An
         if held is not None:
             into[which, first, column] = cast(held[0], dtype)
     return nests.primfunc()
-
-
-def _constant(extent: Any) -> Any:
-    return Analyzer().simplify(extent)

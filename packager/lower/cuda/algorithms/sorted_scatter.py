@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code ca
 
 from packager.graph.dataflow import Dataflow, extents_of, operator_of, same
 from packager.graph.own_operators import register
-from packager.graph.rewrite import map_bindings
+from packager.graph.rewrite import Bindings, map_bindings
 from packager.ir.pattern_kinds import SUMS
 from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local, locals_of, vector
@@ -54,44 +54,39 @@ class _Scatter:
         """The slices of one of outer."""
         return _product(self.counts)
 
-    def joined(self, tensor: Any, between: tuple[Any, ...]) -> Any:
-        """Return a tensor with one axis ``between`` outer and columns, or None if it has."""
-        shape = [*self.outer, _product(between), *self.columns]
-        return None if len(between) == 1 else relax.op.reshape(tensor, shape)
+    def joined(self, made: Bindings, tensor: Any, between: tuple[Any, ...]) -> Any:
+        """Return a tensor with one axis ``between`` outer and columns."""
+        if len(between) == 1:
+            return tensor
+        return made.bind(relax.op.reshape(tensor, [*self.outer, _product(between), *self.columns]))
 
 
 def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
     """Rewrite scatters of ``main`` with more than ``MANY`` slices: an order of the indices, and what reads it."""
-    flow, builder = Dataflow(module["main"]), relax.BlockBuilder(module)
+    flow = Dataflow(module["main"])
     orders: list[tuple[Any, _Scatter, list[Any]]] = []
 
     def rewritten(binding: Any) -> list[Any]:
-        made: list[Any] = []
         scatter = _scatter_of(binding.value)
         if scatter is None:
             return [binding]
-
-        def bind(value: Any) -> Any:
-            made.append(relax.VarBinding(type(binding.var)(binding.var.name, builder.normalize(value).ty), value))
-            return made[-1].var
-
+        made = Bindings(binding.var)
         data, indices, updates = binding.value.args
         while (view := flow.call(indices, "reshape", "expand_dims", "squeeze")) is not None:
             indices = view.args[0]
         known = (order for own, other, order in orders if own.same_as(indices) and _same_order(scatter, other))
         order = next(known, None)
         if order is None:
-            flat = bind(relax.op.reshape(indices, [_product(scatter.outer), scatter.number, len(scatter.places)]))
-            pair = bind(relax.Call(Op.get(SORT_INDICES), [flat, relax.ShapeExpr([*scatter.places])]))
-            order = [bind(relax.TupleGetItem(pair, field)) for field in range(2)]
+            flat = made.bind(relax.op.reshape(indices, [_product(scatter.outer), scatter.number, len(scatter.places)]))
+            pair = made.bind(relax.Call(Op.get(SORT_INDICES), [flat, relax.ShapeExpr([*scatter.places])]))
+            order = [made.bind(relax.TupleGetItem(pair, field)) for field in range(2)]
             orders.append((indices, scatter, order))
-        joined = [scatter.joined(data, scatter.places), scatter.joined(updates, scatter.counts)]
-        whole, parts = (old if new is None else bind(new) for old, new in zip((data, updates), joined, strict=True))
+        whole, parts = scatter.joined(made, data, scatter.places), scatter.joined(made, updates, scatter.counts)
         attributes = tvm.ir.make_node("ir.DictAttrs", axis=len(scatter.outer), reduction=scatter.reduction)
         found = relax.Call(Op.get(SCATTER_SORTED), [whole, *order, parts], attributes)
         if whole is not data:
-            found = relax.op.reshape(bind(found), extents_of(data))
-        return [*made, relax.VarBinding(binding.var, found)]
+            found = relax.op.reshape(made.bind(found), extents_of(data))
+        return made.ended(found)
 
     return relax.transform.Normalize()(map_bindings(module, rewritten))
 
@@ -174,7 +169,7 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         which = int64(0)
         for index, extent in zip(outer, shape, strict=False):
             which = which * extent + index
-        held = T.buffer_proxy(T.alloc_local([width], wide))
+        held = locals_of(width, wide)
 
         def element(index: tuple[Any, ...], lane: Any) -> tuple[Any, ...]:
             return (*index[:-1], index[-1] + lane) if width > 1 else index

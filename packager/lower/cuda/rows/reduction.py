@@ -152,8 +152,8 @@ def _bind_last(sch: s_tir.Schedule, block: Any, rows: Rows, *, full: bool) -> An
     outer = outer or [sch.add_unit_loop(loops[0])]
     is_square = not rows.steps and len(outer) > 1 and _is_square(sch, outer[-1], loops[len(outer) :])
     if rows.apart or is_square:
-        # Attention scores are square, so their number of rows fits blockIdx.y. Fused with the outer loops,
-        # TVM could not prove the bound, and would test it at each element.
+        # Attention scores are square, so their number of rows fits blockIdx.y, and so do most that are laid out apart.
+        # Fused with the outer loops, TVM could not prove the bound, and would test it at each element.
         grid = sch.fuse(*outer[:-1]) if len(outer) > 2 else outer[0]
         second, row = sch.split(outer[-1], [None, rows.rows])
         sch.bind(grid, "blockIdx.x")
