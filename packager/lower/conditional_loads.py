@@ -12,7 +12,7 @@ from typing import Any
 from tvm import s_tir, sym, te, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import ScheduleError
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_mutate
 
 from packager.graph.identity import IdentityMap, IdentitySet, position, same_objects
 from packager.graph.rewrite import nodes_of
@@ -29,12 +29,10 @@ def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
     """
     (found, *several) = blocks(sch)
     block, parameters = sch.get(found), sch.mod["main"].params
-    if sum(is_condition(call) for call in nodes_of(block.body, Call)) > MOST:
-        raise ScheduleError(f"more than {MOST} conditions")
+    if several or not isinstance(block.body, tirx.BufferStore) or is_movement(sch, found) or _has_many(block):
+        raise ScheduleError("no single computation with few conditions")
     value = _simplified(block)
     conditions = [call for call in nodes_of(value, Call) if is_condition(call)]
-    if several or not conditions or not isinstance(block.body, tirx.BufferStore) or is_movement(sch, found):
-        raise ScheduleError("no single computation with conditions")
     axes = [var.var for var in block.iter_vars]
     if not same_objects(block.body.indices, axes) or not block.writes[0].source.same_as(parameters[-1]):
         raise ScheduleError("the result is not written as a whole")
@@ -120,36 +118,34 @@ def simplify_conditional_loads(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return primfunc.with_body(structural_map(primfunc.body, (s_tir.SBlock, simplified)))
 
 
+def _has_many(block: Any) -> bool:
+    return not 0 < sum(is_condition(call) for call in nodes_of(block.body, Call)) <= MOST
+
+
 def _has_conditions(value: Any) -> bool:
     return any(is_condition(call) for call in nodes_of(value, Call))
 
 
 def _simplified(block: Any) -> Any:
     """Return what a block stores, the indices of loads without what their conditions exclude."""
-    analyzer, made = sym.Analyzer(), IdentitySet()
+    analyzer = sym.Analyzer()
     for variable in block.iter_vars:
         analyzer.bind(variable.var, variable.dom)
 
-    def rebuilt(node: Any) -> Any:
-        if node in made:  # the map goes on in what it is given
-            return node
-        if isinstance(node, TensorLoad):
-            result = tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
-        elif is_condition(node):
-            branches = []
-            for condition, branch in ((node.args[0], node.args[1]), (tirx.Not(node.args[0]), node.args[2])):
-                with analyzer.constraint_scope(analyzer.simplify(condition)):
-                    branches.append(everywhere(branch))
-            result = tirx.if_then_else(node.args[0], *branches)
-        else:
-            return node
-        made.add(result)
-        return result
+    def load(node: Any, mutator: Any) -> Any:
+        return tirx.BufferLoad(node.source, [mutator.mutate(analyzer.simplify(index)) for index in node.indices])
 
-    def everywhere(value: Any) -> Any:
-        return structural_map(value, [(TensorLoad, rebuilt), (Call, rebuilt)], order="pre")
+    def choice(node: Any, mutator: Any) -> Any:
+        if not is_condition(node):
+            return mutator.default_mutate(node)
+        branches = []
+        for condition, branch in ((node.args[0], node.args[1]), (tirx.Not(node.args[0]), node.args[2])):
+            with analyzer.constraint_scope(analyzer.simplify(condition)):
+                branches.append(mutator.mutate(branch))
+        return tirx.if_then_else(mutator.mutate(node.args[0]), *branches)
 
-    return everywhere(block.body.value) if isinstance(block.body, tirx.BufferStore) else block.body
+    # Each node once: a stack of as many tables as a recommender has is as many conditions within each other.
+    return structural_mutate(block.body.value, [(TensorLoad, load), (Call, choice)])
 
 
 def _choices(condition: Any) -> tuple[Any, Any]:

@@ -32,7 +32,7 @@ from packager.lower.cuda.algorithms.sorted_scatter import (
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
 from packager.lower.cuda.fusion.broadcasts import keep_broadcasts_apart
-from packager.lower.cuda.fusion.half_casts import read_half_means, repeat_casts
+from packager.lower.cuda.fusion.half_casts import read_half_means
 from packager.lower.cuda.fusion.updates import fuse_updates
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
@@ -65,6 +65,7 @@ from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.transforms.clamp_indices import clamp_folded_indices, legalize_take
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.own_legalizers import OWN_LEGALIZERS
+from packager.transforms.repeat_casts import repeat_casts
 from packager.transforms.simplify.narrow_indices import SCATTER_SLICES
 
 _R = relax.transform

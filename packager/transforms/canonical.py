@@ -16,6 +16,7 @@ from packager.ir.model import ImportedModel
 from packager.transforms.attention.canonical import canonical_attention
 from packager.transforms.attention.four_axes import with_four_axes
 from packager.transforms.attention.head_dims import pad_heads
+from packager.transforms.attention.projections import merge_projections
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.layout.batch_first import batch_first
 from packager.transforms.layout.slice_views import slice_before_transposes, slice_before_views
@@ -53,5 +54,6 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = pad_heads(canonical_attention(replace(model, module=module)), len(model.signature.inputs))
     module = slice_before_transposes(module, of_norms=True)
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(sum_small_products(module))))
-    module = join_slices(merge_products(module, len(model.signature.inputs)))
+    module = merge_products(merge_projections(module, len(model.signature.inputs)), len(model.signature.inputs))
+    module = join_slices(module)
     return replace(model, module=name_result(module, result))

@@ -11,6 +11,7 @@ autocast.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, scalar_of, variables_of
+from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.recurrent import NAME as RECURRENT
@@ -38,6 +39,7 @@ MOVEMENT = frozenset(
 )
 # These compute in float32 internally for half operands; explicit casts would be separate functions.
 INSIDE = frozenset(("relax.nn.softmax", "relax.nn.layer_norm", "relax.nn.rms_norm", RECURRENT))
+LAYER_NORMS = ("nn.layer_norm", "nn.rms_norm")
 # Of half precision they have the same result.
 TESTS = frozenset(("relax.isnan", "relax.isinf"))
 
@@ -85,6 +87,7 @@ class _Converter:
             return
         operator = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
         halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
+        halved = halved or self._begins_layer(binding)
         if operator in PRODUCTS and _is_full(binding.var):
             operands = [self._in_half(argument) for argument in value.args]
             self.half[variable] = self.builder.emit(rebuild_call(value, *operands, out_dtype=None), name)
@@ -104,10 +107,38 @@ class _Converter:
         elif halved and operator in MOVEMENT | INSIDE:
             self.half[variable] = self.builder.emit(map_operands(value, self._in_half), name)
         elif halved and isinstance(binding.var.ty, relax.TensorType):
-            full = self.builder.emit(map_operands(value, self._in_full))
+            full = self.builder.emit(map_operands(value, self._widening(value)))
             self.half[variable] = self.builder.emit(relax.op.astype(full, self.dtype), name)
         else:
             self.full[variable] = self.builder.emit(self._in_full(value), name)
+
+    def _begins_layer(self, binding: Any) -> bool:
+        """Whether it is a normalization before a product, of what the sum after that reads, too."""
+        flow, value = self.flow, binding.value
+        if operator_of(value) not in LAYER_NORMS or not _is_full(binding.var):
+            return False
+        data = value.args[0]
+        sums = any(self._is_residual(flow.value(reader), data) for reader in flow.readers(data))
+        return sums and any(f"relax.{operator_of(flow.value(r))}" in PRODUCTS for r in flow.readers(binding.var))
+
+    def _is_residual(self, call: Any, operand: Any) -> bool:
+        """Whether a call adds an operand that depends on inputs to something of its shape."""
+        if operator_of(call) != "add" or operand not in self.computed:
+            return False
+        return all(same(shape_of(term), shape_of(operand)) for term in call.args)
+
+    def _widening(self, call: Any) -> Callable[[Any], Any]:
+        """Return what makes the operands of a call float32; the residual of a sum with half precision is rounded.
+
+        Of one type, both are read and written by the epilogue of a product, with no cast after it.
+        """
+
+        def widened(operand: Any) -> Any:
+            if self._prefers_half(operand) or not self._is_residual(call, operand):
+                return self._in_full(operand)
+            return self._widened(self._in_half(operand), operand.ty)
+
+        return widened
 
     def _scales(self, call: Any) -> bool:
         """Whether a call scales or shifts a normalization by constants."""

@@ -72,7 +72,8 @@ class _Rewriter:
         whole = next((found for found in shapes if len(found) == 4 and same(found[2:], shapes[0][-2:])), None)
         if whole is None and len(shapes[0]) == 3 and (apart := self._batch_and_heads(call)) is not None:
             whole = (*apart, *shapes[0][1:])
-        if whole is None or any(self.flow.is_constant(operand) for operand in call.args):
+        # Of queries that are learned, keys are not; a matrix is no operand with heads.
+        if whole is None or any(self.flow.is_constant(operand) and operand.ty.ndim < 3 for operand in call.args):
             return None
         made = Bindings(variable, "_scores")
         affine = self.masks.affine(made, steps, shapes[0], whole)

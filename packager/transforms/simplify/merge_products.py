@@ -29,7 +29,7 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     flow, constants = Dataflow(main), computed_from_constants(main, num_inputs)
     groups: IdentityMap[list[Any]] = IdentityMap()
     for variable in flow.variables:
-        if _is_mergeable(flow.value(variable), constants):
+        if is_mergeable(flow.value(variable), constants):
             groups.setdefault(flow.value(variable).args[0], []).append(variable)
     merged: IdentityMap[list[Any]] = IdentityMap()  # from a product to the bindings that replace its own
     for products in groups.values():
@@ -37,7 +37,7 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
         if math.prod(_rows(flow, products[0])) > FEW_ROWS:
             alike = [each for each in alike if _is_better_merged(flow, each, IdentitySet(alike))]
         if len(alike) > 1:
-            for product, bindings in zip(alike, _replaced(flow, alike), strict=True):
+            for product, bindings in zip(alike, as_slices(flow, alike), strict=True):
                 merged[product] = bindings
     if not len(merged):
         return module
@@ -45,7 +45,7 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     return tidy(rewritten)
 
 
-def _is_mergeable(call: Any, constants: IdentitySet) -> bool:
+def is_mergeable(call: Any, constants: IdentitySet) -> bool:
     """Whether it is a product of known rows with a matrix that is computed from constants."""
     if operator_of(call) != "matmul" or call.args[1] not in constants:
         return False
@@ -80,9 +80,13 @@ def _reads_whole_rows(flow: Dataflow, variable: Any, rows: Any) -> bool:
     return any(_reads_whole_rows(flow, reader, variable) for reader in flow.readers(variable))
 
 
-def _replaced(flow: Dataflow, products: Sequence[Any]) -> list[list[Any]]:
-    """Return the bindings of each product as a slice of one, which comes before the first."""
-    first, builder = flow.value(products[0]), relax.BlockBuilder()
+def as_slices(flow: Dataflow, products: Sequence[Any], biased: Sequence[Any] | None = None) -> list[list[Any]]:
+    """Return the bindings of each product, or of what adds a vector to it, as a slice of one product.
+
+    Those of the first make that: all columns, with all vectors.
+    """
+    first, wanted = flow.value(products[0]), products if biased is None else biased
+    builder = relax.BlockBuilder()
     made: list[Any] = []
 
     def bind(name: str, value: Any) -> Any:
@@ -91,21 +95,27 @@ def _replaced(flow: Dataflow, products: Sequence[Any]) -> list[list[Any]]:
         made.append(relax.VarBinding(variable, value))
         return variable
 
-    def early(matrix: Any) -> Any:
+    def early(constant: Any) -> Any:
         """Return a constant as it is computed before the first product."""
-        if isinstance(matrix, relax.Tuple):
-            return map_operands(matrix, early)
-        value = flow.value(matrix)
-        return matrix if value is None else bind(f"{matrix.name}_t", map_operands(value, early))
+        if isinstance(constant, relax.Tuple):
+            return map_operands(constant, early)
+        value = flow.value(constant)
+        return constant if value is None else bind(f"{constant.name}_t", map_operands(value, early))
 
-    matrices = [early(flow.value(product).args[1]) for product in products]
-    weights = bind(f"{products[0].name}_weights", relax.op.concat(matrices, axis=1))
+    def joined(constants: Sequence[Any], name: str) -> Any:
+        return bind(f"{products[0].name}_{name}", relax.op.concat([*map(early, constants)], axis=-1))
+
+    weights = joined([flow.value(product).args[1] for product in products], "weights")
     whole = bind(f"{products[0].name}_merged", rebuild_call(first, first.args[0], weights))
+    if biased is not None:
+        sums = zip(products, map(flow.value, biased), strict=True)
+        vectors = [next(term for term in total.args if not term.same_as(product)) for product, total in sums]
+        whole = bind(f"{biased[0].name}_merged", relax.op.add(whole, joined(vectors, "biases")))
     axis, begin, found = len(whole.ty.shape.values) - 1, 0, []
-    for product in products:
-        end = begin + int(product.ty.shape.values[-1])
+    for variable in wanted:
+        end = begin + int(variable.ty.shape.values[-1])
         piece = builder.normalize(relax.op.strided_slice(whole, [axis], [begin], [end]))
-        found.append([*made, relax.VarBinding(product, piece)])
+        found.append([*made, relax.VarBinding(variable, piece)])
         made.clear()
         begin = end
     return found

@@ -86,3 +86,26 @@ def test_a_lookup_in_what_is_computed_is_no_part_of_a_sum() -> None:
 
     data, ids = relax.Var("data", relax.TensorType([50, 16], F)), relax.Var("ids", relax.TensorType([8, 3], I))
     assert not any("take" in name and "sum" in name for name in kernels(written(computed, data, ids)))
+
+
+def test_many_tables_are_looked_up_by_one_kernel() -> None:
+    """As many as recommenders have: each is a condition within the others."""
+    tables, width = 26, 8
+
+    def stacked(ids: Any, *found: Any) -> Any:
+        columns = [R.squeeze(R.strided_slice(ids, [1], [i], [i + 1]), [1]) for i in range(tables)]
+        return R.concat(
+            [R.take(table, column, axis=0, mode="wrap") for table, column in zip(found, columns, strict=True)], axis=1
+        )
+
+    (primfunc,) = functions(stacked, ((4, tables), I), *[((20, width), F)] * tables)
+    scheduled = schedule_cuda(primfunc, TARGET)
+    lower(scheduled)
+    library = tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), target="llvm")
+    generator = np.random.default_rng(0)
+    ids = generator.integers(-20, 20, (4, tables))
+    arrays = [generator.standard_normal((20, width)).astype(F) for _ in range(tables)]
+    tensors = [tvm.runtime.tensor(array) for array in (ids, *arrays, np.full((4, tables * width), np.nan, F))]
+    library["main"](*tensors)
+    expected = np.concatenate([array[ids[:, i]] for i, array in enumerate(arrays)], 1)
+    np.testing.assert_array_equal(tensors[-1].numpy(), expected)
