@@ -16,6 +16,7 @@ from tvm import relax, te, tirx
 from tvm.ir import Op
 
 from packager.graph.own_operators import register
+from packager.ir.pattern_kinds import INJECTIVE
 
 NAME = "relax.packager.resize"
 
@@ -55,45 +56,93 @@ def attributes_of_call(attrs: Any) -> Resizing:
 
 def legalize_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize a call: one loop nest."""
-    attributes, (data, given) = attributes_of_call(call.attrs), call.args
+    return _legalized(builder, call, {})
+
+
+def legalize_fused_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize a call for GPUs: a function that fuses with what reads it, such as a concatenation.
+
+    TVM does not see that an element is made of few: where they are read from is data.
+    """
+    return _legalized(builder, call, {"op_pattern": INJECTIVE})
+
+
+def _legalized(builder: relax.BlockBuilder, call: relax.Call, attributes: dict[str, int]) -> relax.Expr:
+    resizing, (data, given) = attributes_of_call(call.attrs), call.args
     if isinstance(given, relax.Tuple):
         tables = list(given.fields)
     else:
         tables = [relax.TupleGetItem(given, index) for index in range(len(given.ty.fields))]
-    taps = [int(table.ty.shape.values[1]) for table in tables[::3]]
+    axes = [
+        _Axis(axis, tables[3 * i : 3 * i + 3], is_cropped)
+        for i, (axis, is_cropped) in enumerate(zip(resizing.axes, resizing.cropped, strict=True))
+    ]
+    exact = all(axis.taps == 1 for axis in axes)
+    work = str(tables[1].ty.dtype)
+    read = [table for axis in axes for table in axis.read(exact)]
 
     def compute(x: Any, *arrays: Any) -> Any:
-        return _sums(x, arrays, taps, attributes)
+        found = iter(arrays)
+        places = [[next(found) for _ in axis.read(exact)] for axis in axes]
+        sizes = list(x.shape)
+        for axis in axes:
+            sizes[axis.axis] = axis.tables[0].ty.shape.values[0]
+        return te.compute(
+            sizes, lambda *index: _sum(x, axes, places, work, resizing.extrapolation, index), name="resize"
+        )
 
-    return builder.call_te(compute, data, *tables, primfunc_name_hint="resize")
+    return builder.call_te(compute, data, *read, primfunc_name_hint="resize", primfunc_attrs=attributes)
 
 
-def _sums(x: Any, tables: Sequence[Any], taps: Sequence[int], attributes: Resizing) -> Any:
-    dtype, work = str(x.dtype), str(tables[1].dtype)
-    exact = all(count == 1 for count in taps)
+class _Axis:
+    """A resized axis: its tables of indices, weights and what is beyond, and its ``factor`` if each element repeats."""
 
-    def element(*index: Any) -> Any:
-        total = None
-        for choice in itertools.product(*map(range, taps)):
-            source, weight = list(index), None
-            for number, (axis, tap) in enumerate(zip(attributes.axes, choice, strict=True)):
-                source[axis] = tables[3 * number][index[axis], tap].astype("int64")
-                factor = tables[3 * number + 1][index[axis], tap]
+    def __init__(self, axis: int, tables: Sequence[Any], is_cropped: bool) -> None:
+        self.axis, self.tables, self.is_cropped = axis, tables, is_cropped
+        self.taps = int(tables[0].ty.shape.values[1])
+        self.factor = _repeats(tables[0])
+
+    def read(self, exact: bool) -> list[Any]:
+        """Return the tables that are read."""
+        indices, weights, beyond = self.tables
+        return [indices] * (self.factor is None) + [weights] * (not exact) + [beyond] * self.is_cropped
+
+
+def _repeats(indices: Any) -> int | None:
+    """Return how often each element is repeated by indices that are known, or None: an index is then a quotient."""
+    if not isinstance(indices, tvm.ir.GenericConst):
+        return None
+    found = np.asarray(indices.value.numpy())
+    factor = len(found) // (int(found[-1, 0]) + 1)
+    wanted = np.arange(len(found))[:, None] // max(factor, 1)
+    return factor if found.shape[1] == 1 and factor > 0 and np.array_equal(found, wanted) else None
+
+
+def _sum(
+    x: Any, axes: Sequence[_Axis], places: Sequence[Sequence[Any]], work: str, extrapolation: float, index: Any
+) -> Any:
+    """Return an element; ``places`` has the tables that are read of each axis, of ``_Axis.read``."""
+    dtype = str(x.dtype)
+    exact = all(axis.taps == 1 for axis in axes)
+    total = None
+    for choice in itertools.product(*(range(axis.taps) for axis in axes)):
+        source, weight = list(index), None
+        for axis, tables, tap in zip(axes, places, choice, strict=True):
+            at = index[axis.axis]
+            known = axis.factor is not None
+            source[axis.axis] = at // axis.factor if known else tables[0][at, tap].astype("int64")
+            if not exact:
+                factor = tables[0 if known else 1][at, tap]
                 weight = factor if weight is None else weight * factor
-            term = x(*source) if exact else x(*source).astype(work) * weight
-            total = term if total is None else total + term
-        if not exact:
-            total = _stored(total, dtype)
-        for number, (axis, is_cropped) in enumerate(zip(attributes.axes, attributes.cropped, strict=True)):
-            if is_cropped:
-                beyond = tables[3 * number + 2][index[axis]] != 0
-                total = tirx.Select(beyond, tirx.const(attributes.extrapolation, dtype), total)
-        return total
-
-    sizes = list(x.shape)
-    for number, axis in enumerate(attributes.axes):
-        sizes[axis] = tables[3 * number].shape[0]
-    return te.compute(sizes, element, name="resize")
+        term = x(*source) if exact else x(*source).astype(work) * weight
+        total = term if total is None else total + term
+    if not exact:
+        total = _stored(total, dtype)
+    for axis, tables in zip(axes, places, strict=True):
+        if axis.is_cropped:
+            beyond = tables[-1][index[axis.axis]] != 0
+            total = tirx.Select(beyond, tirx.const(extrapolation, dtype), total)
+    return total
 
 
 def _stored(value: Any, dtype: str) -> Any:

@@ -11,6 +11,8 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 from packager.graph import tree_ensemble
+from packager.graph.resize import NAME as RESIZE
+from packager.graph.resize import legalize_fused_resize
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.conditional_loads import simplify_conditional_loads
@@ -99,6 +101,7 @@ CPU_LEGALIZERS = {
 }
 CUDA_LEGALIZERS = {
     "relax.take": legalize_fused_take,
+    RESIZE: legalize_fused_resize,
     "relax.cumsum": legalize_as_reductions,
     "relax.cumprod": legalize_as_reductions,
     "relax.scatter_elements": scatter_elements,

@@ -44,7 +44,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
     module = slice_splits(apply(_TIDY, drop_no_ops(module)))
     module = apply(_TIDY, flatten_concats(simplify_gathers(module)))
-    module = simplify_arithmetic(module, len(model.signature.inputs))
+    module = simplify_arithmetic(module, len(model.signature.inputs), of_matmuls=True)
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))

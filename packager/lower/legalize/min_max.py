@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 
 from packager.graph.dataflow import operator_of
+from packager.ir.pattern_kinds import SUMS
 
 
 def _register(combine: Callable[[Any, Any], Any], identity: float) -> None:
@@ -88,4 +89,5 @@ def legalize_arg(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         found = find(operand, call.attrs.axis, call.attrs.keepdims)
         return te.compute(found.shape, lambda *i: tirx.max(found(*i), tirx.const(0, found.dtype)), name="index")
 
-    return builder.call_te(compute, call.args[0], primfunc_name_hint=operator_of(call))
+    fusable = {"op_pattern": SUMS}
+    return builder.call_te(compute, call.args[0], primfunc_name_hint=operator_of(call), primfunc_attrs=fusable)

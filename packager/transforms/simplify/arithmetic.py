@@ -1,8 +1,9 @@
 """Algebraic simplifications that change only rounding.
 
 Collapses chains of additions and multiplications with constants to one of each, and folds the multiplication into the
-weights of a preceding convolution. Batch norms that FoldBatchnormToConv2D does not handle leave such chains. Squares
-and cubes become products, and the power 0.75, as in local response normalization, square roots.
+weights of a preceding convolution, or matmul, as it does a layer scale (Touvron et al. 2021, "Going deeper with Image
+Transformers", section 2). Batch norms that FoldBatchnormToConv2D does not handle leave such chains. Squares and cubes
+become products, and the power 0.75, as in local response normalization, square roots.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ CONVOLUTIONS = tuple(f"nn.conv{axes}d{kind}" for axes in (1, 2, 3) for kind in (
 _OPERATORS = ("add", "subtract", "multiply", "divide")
 
 
-def simplify_arithmetic(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
-    """Rewrite float32 chains of ``main`` that become shorter, and such powers."""
-    rewriter = _Simplifier(module, module["main"], num_inputs)
+def simplify_arithmetic(module: tvm.IRModule, num_inputs: int, *, of_matmuls: bool = False) -> tvm.IRModule:
+    """Rewrite float32 chains of ``main`` that become shorter, and such powers; ``of_matmuls``, too.
+
+    Weights that are scaled by very little lose bits in half precision. It is either a number that is not small, or
+    what is scaled is added to something, which loses them anyway.
+    """
+    rewriter = _Simplifier(module, module["main"], num_inputs, of_matmuls)
     if not rewriter.chains and not rewriter.powers:
         return module
     return relax.transform.Normalize()(with_main(module, rewriter.visit_expr(module["main"])))
@@ -73,8 +78,9 @@ class _Chain:
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
     """``chains`` maps the last call of a chain that becomes shorter to the chain; ``powers`` are calls."""
 
-    def __init__(self, module: tvm.IRModule, main: relax.Function, num_inputs: int) -> None:
+    def __init__(self, module: tvm.IRModule, main: relax.Function, num_inputs: int, of_matmuls: bool) -> None:
         super().__init__(module)
+        self.products = (*CONVOLUTIONS, "matmul") if of_matmuls else CONVOLUTIONS
         self.constants = computed_from_constants(main, num_inputs)
         self.flow = Dataflow(main)
         values = self.flow.values
@@ -118,17 +124,37 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         found = [links[variable]]
         while (source := found[0].source) in inner:
             found.insert(0, links[source])
-        made = self.flow.call(source, *CONVOLUTIONS)
+        made = self.flow.call(source, *self.products)
         takes_scale = (
             made is not None
             and self.flow.is_read_once(source)
             and self._is_constant(made.args[1])
-            and str(made.attrs.out_layout).startswith("NC")
-            and _output_axis(made) is not None
+            and self._has_columns(made)
+            and (operator_of(made) != "matmul" or self._is_added(variable) or all(map(_is_moderate, found)))
             and _is_float(made.args[1])
             and all(_is_per_channel(link.constant, made) for link in found)
         )
         return _Chain(tuple(found), made if takes_scale else None)
+
+    def _is_added(self, variable: Any) -> bool:
+        """Whether all that reads a variable adds it to something of its shape that is no constant."""
+        readers = [self.flow.call(reader, "add") for reader in self.flow.readers(variable)]
+        return not self.flow.is_result(variable) and all(
+            call is not None and not any(map(self._is_constant, call.args)) and same(*map(shape_of, call.args))
+            for call in readers
+        )
+
+    def _has_columns(self, product: Any) -> bool:
+        """Whether the weights of a product have an axis of channels that may be scaled.
+
+        Those of a matmul are a matrix as the model has it: what is computed from packed ones backends match as it is.
+        """
+        if operator_of(product) != "matmul":
+            return str(product.attrs.out_layout).startswith("NC") and _output_axis(product) is not None
+        matrix = product.args[1]
+        while (view := self.flow.call(matrix, "permute_dims", "reshape")) is not None:
+            matrix = view.args[0]
+        return product.args[1].ty.ndim == 2 and self.flow.value(matrix) is None
 
     def _collapsed(self, chain: _Chain) -> relax.Expr:
         scale: Any = None
@@ -177,6 +203,12 @@ def _is_float(value: Any) -> bool:
     return isinstance(value.ty, relax.TensorType) and str(value.ty.dtype) == "float32"
 
 
+def _is_moderate(link: _Link) -> bool:
+    """Whether a link adds, or scales by a number that costs half precision no bits."""
+    number = scalar_of(link.constant)
+    return link.operator in ("add", "subtract") or (number is not None and 2**-6 <= abs(number) <= 2**6)
+
+
 def _number(operand: Any) -> Any | None:
     """Return the value of an inline constant, or None."""
     value: Any = getattr(operand, "value", None)
@@ -191,8 +223,10 @@ def _exponent(value: Any) -> float | None:
 
 
 def _is_per_channel(constant: Any, convolution: Any) -> bool:
-    """Whether a constant has one element, or one per channel of a result with channels before the image."""
+    """Whether a constant has one element, or one per channel of a result with channels before the image, or last."""
     extents, weight = static_shape_of(constant), static_shape_of(convolution.args[1])
+    if operator_of(convolution) == "matmul" and extents is not None and weight is not None:
+        return math.prod(extents[:-1]) == 1 and extents[-1:] in ((), (1,), weight[1:])
     if extents is None or weight is None or len(extents) > len(weight):
         return False
     batch, channels, *image = (1,) * (len(weight) - len(extents)) + extents
@@ -202,7 +236,9 @@ def _is_per_channel(constant: Any, convolution: Any) -> bool:
 
 
 def _output_axis(convolution: Any) -> int | None:
-    """Return the axis of a convolution's weights that has the channels of its result; None if they are split."""
+    """Return the axis of a product's weights that has the channels of its result; None if they are split."""
+    if operator_of(convolution) == "matmul":
+        return 1
     layout = str(convolution.attrs.kernel_layout)
     transposed = operator_of(convolution).endswith("_transpose")
     if layout[:2] not in (("IO", "OI") if transposed else ("OI",)) or (

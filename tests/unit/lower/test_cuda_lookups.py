@@ -10,11 +10,13 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from packager.graph.resize import Resizing, resize
 from packager.graph.rewrite import apply
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import FLATTEN, FUSE
 from tests.unit.lower.test_schedule_cuda import TARGET, functions, lower, serial
+from tests.unit.tvm_machine import compute
 
 R = relax.op
 F, I = "float32", "int64"  # noqa: E741
@@ -109,3 +111,43 @@ def test_many_tables_are_looked_up_by_one_kernel() -> None:
     library["main"](*tensors)
     expected = np.concatenate([array[ids[:, i]] for i, array in enumerate(arrays)], 1)
     np.testing.assert_array_equal(tensors[-1].numpy(), expected)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_what_is_resized_is_joined_by_one_kernel(mode: str) -> None:
+    """As in a U-Net: nothing is written before the concatenation."""
+    last = np.arange(16) // 2
+    taps = [last] if mode == "nearest" else [last, np.minimum(last + 1, 7)]
+    tables = [
+        relax.const(np.stack(taps, 1).astype("int32")),
+        relax.const(np.full((16, len(taps)), 1 / len(taps), F)),
+        relax.const(np.zeros(16, "int32")),
+    ]
+
+    def joined(builder: Any, small: Any, large: Any) -> Any:
+        wide = builder.emit(resize(builder.emit(R.nn.relu(small)), tables * 2, Resizing((1, 2), (False, False))))
+        return builder.emit(R.concat([large, wide], axis=3))
+
+    small, large = (relax.Var(name, relax.TensorType([1, e, e, 8], F)) for name, e in (("small", 8), ("large", 16)))
+    module = written(joined, small, large)
+    (name,) = kernels(module)
+    assert name.startswith("fused_relu_resize_concat")
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, extent, extent, 8)).astype(F) for extent in (8, 16)]
+    lowered = apply([*DEVICES["cuda"].legalize], module)
+    got = compute(lowered, arrays)[0]
+    repeated = np.maximum(arrays[0], 0)
+    for axis in (1, 2):
+        repeated = np.mean([np.take(repeated, tap, axis) for tap in taps], 0)
+    np.testing.assert_allclose(got, np.concatenate([arrays[1], repeated], 3), rtol=1e-6, atol=1e-6)
+
+
+def test_an_index_of_the_least_is_found_by_the_kernel_that_computes_the_values() -> None:
+    """As in a codebook, whose distances are as many as rows times codes."""
+
+    def nearest(builder: Any, product: Any, squares: Any) -> Any:
+        return builder.emit(R.argmin(builder.emit(R.subtract(squares, product)), axis=1))
+
+    product, squares = relax.Var("p", relax.TensorType([64, 512], F)), relax.Var("s", relax.TensorType([1, 512], F))
+    (name,) = kernels(written(nearest, product, squares))
+    assert name == "fused_subtract_argmin"

@@ -12,7 +12,8 @@ import pytest
 from packager.backends.cutlass.attention.problem import AttentionProblem
 from packager.graph.products.matmul import MatmulProblem
 from packager.ir.model import PartitionedModel
-from tests.unit.backends.cutlass.test_cutlass_patterns import partitioned, problems, taken, weights
+from tests.stages import problems
+from tests.unit.backends.cutlass.test_cutlass_patterns import partitioned, taken, weights
 
 ROWS, MEMORY, WIDTH, HEADS = 16, 48, 64, 2
 HEADER = '<ir_version: 8, opset_import: ["": 17]> net '

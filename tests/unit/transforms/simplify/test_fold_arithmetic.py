@@ -50,10 +50,10 @@ def arrays_of(module: tvm.IRModule) -> dict[str, np.ndarray]:
     return {name: rng.uniform(0.5, 2, shape).astype("f4") for name, shape in shapes.items()}
 
 
-def check(module: tvm.IRModule, wanted: list[str]) -> None:
+def check(module: tvm.IRModule, wanted: list[str], **options: bool) -> None:
     """Compare what is computed before and after, and the operators that are left."""
     module = relax.transform.Normalize()(module)
-    simplified = relax.transform.DeadCodeElimination()(simplify_arithmetic(module, 1))
+    simplified = relax.transform.DeadCodeElimination()(simplify_arithmetic(module, 1, **options))
     assert operators(simplified) == wanted
     arrays = arrays_of(module)
     np.testing.assert_allclose(run(simplified, arrays), run(module, arrays), rtol=1e-4, atol=1e-5)
@@ -92,6 +92,36 @@ def test_a_number_is_folded_into_weights_that_stay_constants() -> None:
     main = simplify_arithmetic(relax.transform.Normalize()(module), 1)["main"]
     (*_, weight) = [b.value.args[1] for b in bindings_of(main) if operator_of(b.value) == "nn.conv2d"]
     assert weight in computed_from_constants(main, 1)
+
+
+LAYER = ("p = R.permute_dims(w)", "t = R.matmul(x, p)", "u = R.add(t, b)")
+ADDED = ("z = R.add(x, y)",)
+SCALED = {
+    "layer scale": ("y = R.multiply(s, u)", ADDED, ["matmul", "add", "add"]),
+    "half a layer": ('y = R.multiply(u, R.const(0.5, "float32"))', ADDED, ["matmul", "add", "add"]),
+    "vector that is read by others": (
+        "y = R.multiply(s, u)",
+        ("z = R.nn.relu(y)",),
+        ["matmul", "add", "multiply", "nn.relu"],
+    ),
+    "number": ('y = R.divide(u, R.const(8.0, "float32"))', ("z = R.nn.relu(y)",), ["matmul", "add", "nn.relu"]),
+    "small number": (
+        'y = R.multiply(u, R.const(1e-4, "float32"))',
+        ("z = R.nn.relu(y)",),
+        ["matmul", "add", "multiply", "nn.relu"],
+    ),
+    "rows": ("y = R.multiply(u, v)", ADDED, ["matmul", "add", "multiply", "add"]),
+}
+
+
+@pytest.mark.parametrize("form", SCALED)
+def test_a_matmul_takes_what_costs_its_weights_no_bits(form: str) -> None:
+    scale, after, wanted = SCALED[form]
+    square = 'x: R.Tensor((2, 5, 6), "float32"), w: R.Tensor((6, 6), "float32")'
+    vectors = 'b: R.Tensor((6,), "float32"), s: R.Tensor((6,), "float32"), v: R.Tensor((5, 1), "float32")'
+    module = make(f"{square}, {vectors}", *LAYER, scale, *after, result="z")
+    check(module, wanted, of_matmuls=True)
+    check(module, ["matmul", "add", operators(module)[2], *wanted[-1:]])
 
 
 def test_a_convolution_that_is_read_elsewhere_keeps_its_weights() -> None:
