@@ -33,9 +33,13 @@ class Product:
 
 @dataclass(frozen=True)
 class MatmulProblem(Product):
-    """A matmul; ``constant`` is whether b is a constant with known extents."""
+    """A matmul; ``constant`` is whether b is a constant with known extents.
+
+    ``repeats`` is whether a is one matrix [rows, depth] for all of b: weights of tokens, as in an MLP-Mixer.
+    """
 
     constant: bool
+    repeats: bool = False
 
 
 def read_matmul(flow: Dataflow, chain: Chain) -> MatmulProblem | None:
@@ -48,7 +52,8 @@ def read_matmul(flow: Dataflow, chain: Chain) -> MatmulProblem | None:
     if dtype not in FLOATS:
         return None
     shared = all(same(extent, 1) for extent in right[:-2])
-    if not shared and not same(left[:-2], right[:-2]):
+    repeats = not shared and all(same(extent, 1) for extent in left[:-2])
+    if not shared and not repeats and not same(left[:-2], right[:-2]):
         return None
     if chain.residual is not None and str(chain.residual.ty.dtype) != out:
         return None
@@ -58,8 +63,8 @@ def read_matmul(flow: Dataflow, chain: Chain) -> MatmulProblem | None:
         return None
     rows = left[:-1] if shared else left[-2:-1]
     constant = flow.is_constant(b) and all(isinstance(extent, int) for extent in right) and shared
-    batch = () if shared else left[:-2]
-    return MatmulProblem(a, b, chain, dtype, out, batch, rows, right[-1], left[-1], constant)
+    batch = () if shared else right[:-2]
+    return MatmulProblem(a, b, chain, dtype, out, batch, rows, right[-1], left[-1], constant, repeats)
 
 
 def bias_fits(flow: Dataflow, chain: Chain, dtype: str) -> bool:

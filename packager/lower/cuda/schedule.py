@@ -7,6 +7,7 @@ names. If none applies, dlight's fallback computes one element per thread.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ from packager.lower.cuda.scatter_scan import schedule_scatter_scan
 from packager.lower.cuda.skinny_matmul import schedule_skinny_matmul
 from packager.lower.cuda.widen_float16 import widen
 
+# Runs of a block that a schedule may have for each instance: idle threads of a short reduction count, too.
+MOST_REPEATS = 64
 _Rule = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 # Raised by a rule that does not apply, or by TVM's schedule primitives (and the C++ checks behind them) in its steps.
 # Any other exception is a bug in a rule.
@@ -136,9 +139,24 @@ def _check_reductions(sch: s_tir.Schedule) -> None:
 
 def _reduce_by_dlight(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     try:
-        return _dlight(primfunc, dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
+        scheduled = _dlight(primfunc, dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
     except Exception as error:  # TVM's rules also fail by assertions and Python errors
         raise ScheduleError("dlight has no schedule for this reduction") from error
+    _check_repeats(schedule_of(scheduled))
+    return scheduled
+
+
+def _check_repeats(sch: s_tir.Schedule) -> None:
+    """Raise ScheduleError if a block runs many more times than it has instances.
+
+    Where the last block does not read a reduction, dlight's thread blocks each compute all of it.
+    """
+    for block in blocks(sch):
+        loops = extents(sch, sch.get_loops(block))
+        domains = [var.dom.extent for var in sch.get(block).iter_vars]
+        static = all(isinstance(extent, int | tirx.IntImm) for extent in (*loops, *domains))
+        if static and math.prod(loops) > MOST_REPEATS * math.prod(map(int, domains)):
+            raise ScheduleError("a block runs many times as often as it needs to")
 
 
 def _dlight(primfunc: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:

@@ -23,6 +23,7 @@ from tvm_ffi import structural_map, structural_walk
 from packager.errors import BackendError
 from packager.graph.normalize import Normalization, normalize
 from packager.ir.primitives import Kernel
+from packager.lower.blocks import blocks, extents, schedule_of
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.schedule import schedule_cuda
@@ -762,6 +763,20 @@ def test_what_no_rule_looks_at_is_bound_to_threads_all_the_same(make: Callable[.
     """argmax reduces two values at once; a sum of everything keeps no column."""
     for primfunc in functions(make, ((64, 100), F)):
         lower(schedule_cuda(primfunc, TARGET))
+
+
+def test_a_reduction_that_nothing_reads_is_computed_once() -> None:
+    """A weight of zero leaves a pooling that nothing reads: each thread block computed all of it, in 123 ms."""
+
+    def weighted(x: Any, y: Any) -> Any:
+        return R.add(R.multiply(R.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout="NHWC"), relax.const(0.0, F)), y)
+
+    (primfunc,) = functions(weighted, ((2, 32, 32, 64), F), ((2, 16, 16, 64), F))
+    scheduled = schedule_cuda(primfunc, TARGET)
+    lower(scheduled)
+    sch = schedule_of(scheduled)
+    elements = 2 * 16 * 16 * 64
+    assert all(math.prod(extents(sch, sch.get_loops(block))) <= 64 * elements for block in blocks(sch))
 
 
 def test_a_mistake_in_a_rule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

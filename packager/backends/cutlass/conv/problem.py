@@ -24,6 +24,10 @@ from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import bias_fits
 from packager.ir.primitives import Packing, Parameter
 
+# Sums of so many products are computed by a thread each, where a tile would be almost empty: maps of attention
+# (Woo et al. 2018, "CBAM") are made of two channels.
+SHORT_SUM = 256
+
 
 @dataclass(frozen=True)
 class ConvProblem:
@@ -41,6 +45,8 @@ def read_convolution(flow: Dataflow, chain: Chain, options: CutlassOptions) -> C
     if conv is None or conv.dtype not in FLOATS:
         return None
     if len(conv.image) == 3 and max(conv.behind) > VOLUME_REACH:
+        return None
+    if not conv.is_product and conv.filters == 1 and conv.channels * math.prod(conv.window) <= SHORT_SUM:
         return None
     others = [chain.result] if chain.residual is None else [chain.result, chain.residual]
     x, w = flow.value(chain.anchor).args

@@ -169,6 +169,16 @@ def test_products_of_activations(tmp_path: Path) -> None:
     assert (name, ops) == ("cutlass.dense", ["matmul", "multiply"])
 
 
+def test_one_matrix_times_many(tmp_path: Path) -> None:
+    """As what mixes tokens: it is read once for each, with no copies."""
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> net (float[3,2,16,64] x) => (float[3,2,8,64] y)'
+        " { p = MatMul(w, x) y = Relu(p) }"
+    )
+    (problem,) = problems(partitioned(tmp_path, text, weights(w=(8, 16))))
+    assert (problem.batch, problem.rows, problem.columns, problem.repeats) == ((3, 2), (8,), 64, True)
+
+
 ATTENTION = """
 <ir_version: 8, opset_import: ["": 17]>
 net (float[{batch},16,32] x{mask_input}) => (float[{batch},16,32] y) {{
@@ -399,6 +409,11 @@ def test_what_follows_such_a_product_is_not_transposed(tmp_path: Path, dims: dic
 
 def test_depthwise_convolutions_stay(tmp_path: Path) -> None:
     assert taken(tmp_path, *conv(16, group=16)) == []
+
+
+@pytest.mark.parametrize(("channels", "is_taken"), [(2, False), (16, True)])
+def test_one_filter_of_few_elements_stays(tmp_path: Path, channels: int, is_taken: bool) -> None:
+    assert bool(taken(tmp_path, *conv(1, c=channels, size=7, pad="3, 3, 3, 3"))) == is_taken
 
 
 def test_another_gpu_beside(tmp_path: Path) -> None:
