@@ -20,12 +20,12 @@ from benchmarks.zoo.fields import FIELDS
 from benchmarks.zoo.generators import GENERATORS
 from benchmarks.zoo.graphs import GRAPHS
 from benchmarks.zoo.image_to_image import IMAGE_TO_IMAGE
-from benchmarks.zoo.layers import LAYERS
 from benchmarks.zoo.restoration import RESTORATION
 from benchmarks.zoo.series import SERIES
 from benchmarks.zoo.speech import SPEECH
-from benchmarks.zoo.structures import STRUCTURES
 from benchmarks.zoo.text import TEXT
+from benchmarks.zoo.unseen.layers import LAYERS
+from benchmarks.zoo.unseen.structures import STRUCTURES
 from benchmarks.zoo.volumes import VOLUMES
 
 ENTRIES = (

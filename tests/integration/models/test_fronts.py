@@ -427,7 +427,8 @@ KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
         {"attention": 1, "dense": 4},
         ("rotary", "sdpa groups", "one head of keys", "one head repeated", "interleaved groups", "cosine"),
     ),
-    ({"attention": 1, "dense": 4}, ("cosine with a mask", "factors of rows")),
+    ({"attention": 1, "dense": 4}, ("cosine with a mask",)),
+    ({"attention": 1, "dense": 3}, ("factors of rows",)),  # keys and values are one product
     ({"attention": 1, "dense": 2}, ("cosine packed", "normalized heads", "rms of heads")),
     ({"dense": 6}, ("factors after a mask",)),
     ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads", "multihead", "multihead causal")),

@@ -40,7 +40,7 @@ FORMS = {
     "bias": (f"{HEAD} {{ m = MatMul(x, w) p = Add(m, b) {SWAPPED} a = Tanh(g) y = Mul(a, u) }}", "tanh"),
     "written out": (f"{HEAD} {{ {BOTH} {GELU} y = Mul(a, u) }}", "gelu_tanh"),
     "no activation": (f"{HEAD} {{ {BOTH} y = Mul(g, u) }}", "none"),
-    "scale": (f"{HEAD} {{ m = MatMul(x, w) p = Mul(m, half) {SPLIT} a = Relu(g) y = Mul(a, u) }}", "relu"),
+    "scale": (f"{HEAD} {{ m = MatMul(x, w) p = Mul(m, large) {SPLIT} a = Relu(g) y = Mul(a, u) }}", "relu"),
     "two matrices": (f"{HEAD} {{ g = MatMul(x, v) u = MatMul(x, z) {SILU} y = Mul(a, u) }}", "silu"),
     "two with biases": (
         f"{HEAD} {{ m = MatMul(x, v) g = Add(m, c) n = MatMul(x, z) u = Add(e, n) {SILU} y = Mul(u, a) }}",
@@ -55,7 +55,16 @@ FORMS = {
         "sigmoid",
     ),
 }
-SCALARS = {"half": 0.5, "one": 1.0, "zero": 0.0, "six": 6.0, "cube": 0.044715, "slope": np.sqrt(2 / np.pi)}
+# ``large`` is no scale that is folded into weights.
+SCALARS = {
+    "large": 128.0,
+    "half": 0.5,
+    "one": 1.0,
+    "zero": 0.0,
+    "six": 6.0,
+    "cube": 0.044715,
+    "slope": np.sqrt(2 / np.pi),
+}
 
 
 def tensors(text: str) -> dict[str, Array]:

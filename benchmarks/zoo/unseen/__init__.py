@@ -1,0 +1,1 @@
+"""Architectures that were written before anything was tuned for them, to see what is missing."""
