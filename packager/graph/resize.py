@@ -113,9 +113,9 @@ def _repeats(indices: Any) -> int | None:
     if not isinstance(indices, tvm.ir.GenericConst):
         return None
     found = np.asarray(indices.value.numpy())
-    factor = len(found) // (int(found[-1, 0]) + 1)
-    wanted = np.arange(len(found))[:, None] // max(factor, 1)
-    return factor if found.shape[1] == 1 and factor > 0 and np.array_equal(found, wanted) else None
+    factor = np.count_nonzero(found == 0)
+    fits = factor > 0 and np.array_equal(found, np.arange(len(found))[:, None] // factor)
+    return int(factor) if fits else None
 
 
 def _sum(

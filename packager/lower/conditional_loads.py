@@ -29,7 +29,7 @@ def part_conditional_loads(sch: s_tir.Schedule, width: int) -> tirx.PrimFunc:
     """
     (found, *several) = blocks(sch)
     block, parameters = sch.get(found), sch.mod["main"].params
-    if several or not isinstance(block.body, tirx.BufferStore) or is_movement(sch, found) or _has_many(block):
+    if several or not isinstance(block.body, tirx.BufferStore) or is_movement(sch, found) or not _has_few(block):
         raise ScheduleError("no single computation with few conditions")
     value = _simplified(block)
     conditions = [call for call in nodes_of(value, Call) if is_condition(call)]
@@ -118,8 +118,8 @@ def simplify_conditional_loads(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return primfunc.with_body(structural_map(primfunc.body, (s_tir.SBlock, simplified)))
 
 
-def _has_many(block: Any) -> bool:
-    return not 0 < sum(is_condition(call) for call in nodes_of(block.body, Call)) <= MOST
+def _has_few(block: Any) -> bool:
+    return 0 < sum(is_condition(call) for call in nodes_of(block.body, Call)) <= MOST
 
 
 def _has_conditions(value: Any) -> bool:

@@ -23,7 +23,7 @@ from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
-from packager.lower.cuda.algorithms.short_reductions import legalize_short_reduction
+from packager.lower.cuda.algorithms.short_reductions import SHORT_REDUCTIONS
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.sorted_scatter import (
     SCATTER_SORTED,
@@ -103,7 +103,7 @@ CPU_LEGALIZERS = {
 CUDA_LEGALIZERS = {
     "relax.take": legalize_fused_take,
     RESIZE: legalize_fused_resize,
-    **dict.fromkeys((f"relax.{name}" for name in ("sum", "mean", "prod", "max", "min")), legalize_short_reduction),
+    **SHORT_REDUCTIONS,
     "relax.cumsum": legalize_as_reductions,
     "relax.cumprod": legalize_as_reductions,
     "relax.scatter_elements": scatter_elements,

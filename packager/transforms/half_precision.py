@@ -38,8 +38,8 @@ MOVEMENT = frozenset(
     )
 )
 # These compute in float32 internally for half operands; explicit casts would be separate functions.
-INSIDE = frozenset(("relax.nn.softmax", "relax.nn.layer_norm", "relax.nn.rms_norm", RECURRENT))
-LAYER_NORMS = ("nn.layer_norm", "nn.rms_norm")
+LAYER_NORMS = frozenset(("relax.nn.layer_norm", "relax.nn.rms_norm"))
+INSIDE = LAYER_NORMS | {"relax.nn.softmax", RECURRENT}
 # Of half precision they have the same result.
 TESTS = frozenset(("relax.isnan", "relax.isinf"))
 
@@ -115,7 +115,7 @@ class _Converter:
     def _begins_layer(self, binding: Any) -> bool:
         """Whether it is a normalization before a product, of what the sum after that reads, too."""
         flow, value = self.flow, binding.value
-        if operator_of(value) not in LAYER_NORMS or not _is_full(binding.var):
+        if f"relax.{operator_of(value)}" not in LAYER_NORMS or not _is_full(binding.var):
             return False
         data = value.args[0]
         sums = any(self._is_residual(flow.value(reader), data) for reader in flow.readers(data))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from tvm import relax
 
 from packager.graph.rewrite import apply, name_result, with_main
@@ -21,7 +19,7 @@ from packager.transforms.layout.volumes import find_volumes
 from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
-from packager.transforms.repeat_casts import repeat_casts
+from packager.transforms.repeat_casts import repeat_residual_casts
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.merge_branches import merge_branches
 from packager.transforms.simplify.merge_pads import merge_pads
@@ -43,9 +41,6 @@ TIDY = [
     _R.CanonicalizeBindings(),
     _R.DeadCodeElimination(),
 ]
-
-# The epilogue of a product widens its residual, which others may read.
-_FOR_RESIDUALS = [partial(repeat_casts, readers=("add",))]
 
 
 def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedModel:
@@ -102,5 +97,5 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
     module, constants = fold_weights(module, constants)
     # Drop bindings that only folded weights read: a partition of them would have no result.
-    module = apply([_R.DeadCodeElimination(), *(_FOR_RESIDUALS if device == "cuda" else [])], module)
+    module = apply([_R.DeadCodeElimination(), *([repeat_residual_casts] if device == "cuda" else [])], module)
     return PreparedModel(model.signature, name_result(module, result), constants, model.own_constants(), model.nodes)

@@ -48,6 +48,11 @@ def repeat_casts(module: tvm.IRModule, readers: Container[str] = READERS) -> tvm
     return relax.transform.Normalize()(map_bindings(module, changed))
 
 
+def repeat_residual_casts(module: tvm.IRModule) -> tvm.IRModule:
+    """Give each sum that reads such a cast one of its own: the epilogue of a product widens its residual."""
+    return repeat_casts(module, ("add",))
+
+
 def is_widening(call: Any) -> bool:
     """Whether a call is a cast from half precision to float32."""
     return operator_of(call) == "astype" and str(call.args[0].ty.dtype) in HALVES and str(call.attrs.dtype) == "float32"

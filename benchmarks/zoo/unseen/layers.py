@@ -79,58 +79,64 @@ class Diffusion(nn.Module):
 
 
 class Layers(nn.Module):
-    """Layers in pre-norm form, whose first half is ``mix(x)``."""
+    """Layers in pre-norm form, whose first halves mix tokens."""
 
-    def __init__(self, width: int, layers: int) -> None:
+    def __init__(self, width: int, mixers: list[nn.Module]) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * layers))
-        self.mlps = nn.ModuleList(perceptron(width, 4 * width, width) for _ in range(layers))
+        self.mixers = nn.ModuleList(mixers)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * len(mixers)))
+        self.mlps = nn.ModuleList(perceptron(width, 4 * width, width) for _ in mixers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [n, tokens, width]."""
-        for index, mlp in enumerate(self.mlps):
-            x = x + self.mix(index, self.norms[2 * index](x))
+        for index, (mixer, mlp) in enumerate(zip(self.mixers, self.mlps, strict=True)):
+            x = x + mixer(self.norms[2 * index](x))
             x = x + mlp(self.norms[2 * index + 1](x))
         return x
 
-    def mix(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """Mix tokens in a layer."""
-        raise NotImplementedError
 
-
-class LinearAttention(Layers):
+class LinearAttention(nn.Module):
     """Attention without a softmax (arXiv:2006.16236)."""
 
-    def __init__(self, width: int = 256, heads: int = 8, layers: int = 3) -> None:
-        super().__init__(width, layers)
+    def __init__(self, width: int, heads: int = 8) -> None:
+        super().__init__()
         self.heads = heads
-        self.parts = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
-        self.outs = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.parts, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
-    def mix(self, index: int, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return what keys and values of all tokens make of each query."""
         n, length, width = x.shape
-        q, k, v = self.parts[index](x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        q, k = functional.elu(q) + 1, (functional.elu(k) + 1) / length  # sums of half precision stay finite
+        q, k, v = self.parts(x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        # Sums of half precision stay finite.
+        q, k = functional.elu(q) + 1, (functional.elu(k) + 1) / length
         total = 1 / (q @ k.sum(2).unsqueeze(-1) + 1e-6)
         found = (q @ (k.transpose(-1, -2) @ v)) * total
-        return self.outs[index](found.transpose(1, 2).reshape(n, length, width))
+        return self.out(found.transpose(1, 2).reshape(n, length, width))
 
 
-class AttentionFree(Layers):
+class AttentionFree(nn.Module):
     """Tokens weighed by places and keys (arXiv:2105.14103)."""
 
-    def __init__(self, width: int = 256, length: int = 256, layers: int = 3) -> None:
-        super().__init__(width, layers)
-        self.parts = nn.ModuleList(nn.Linear(width, width) for _ in range(4 * layers))
-        self.places = nn.Parameter(torch.randn(layers, length, length) * 0.1)
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.places = nn.Parameter(torch.randn(length, length) * 0.1)
 
-    def mix(self, index: int, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return what each token reads of all others."""
-        query, key, value, out = self.parts[4 * index : 4 * index + 4]
-        k = key(x)
-        weights, seen = torch.exp(self.places[index]), torch.exp(k - k.amax(1, keepdim=True))
-        return out(torch.sigmoid(query(x)) * (weights @ (seen * value(x))) / (weights @ seen))
+        k = self.key(x)
+        weights, seen = torch.exp(self.places), torch.exp(k - k.amax(1, keepdim=True))
+        return self.out(torch.sigmoid(self.query(x)) * (weights @ (seen * self.value(x))) / (weights @ seen))
+
+
+def linear_attention(width: int = 256, layers: int = 3) -> nn.Module:
+    """Return layers of linear attention."""
+    return Layers(width, [LinearAttention(width) for _ in range(layers)])
+
+
+def attention_free(width: int = 256, length: int = 256, layers: int = 3) -> nn.Module:
+    """Return layers without attention."""
+    return Layers(width, [AttentionFree(width, length) for _ in range(layers)])
 
 
 class Experts(nn.Module):
@@ -205,8 +211,8 @@ class Sets(nn.Module):
 
 LAYERS = [
     own("dit", "generator", Diffusion, lambda: {"x": noise(1, 4, 32, 32), "time": torch.rand(1) * 1000}),
-    own("linear_attention", "transformer", LinearAttention, lambda: {"x": noise(1, 512, 256)}),
-    own("attention_free", "transformer", AttentionFree, lambda: {"x": noise(1, 256, 256)}),
+    own("linear_attention", "transformer", linear_attention, lambda: {"x": noise(1, 512, 256)}),
+    own("attention_free", "transformer", attention_free, lambda: {"x": noise(1, 256, 256)}),
     own("experts", "transformer", Experts, lambda: {"x": noise(1, 256, 256)}),
     own("decoder", "text", Decoder, lambda: {"ids": tokens(1, 64), "memory": noise(1, 300, 512)}),
     own("set_transformer", "points", Sets, lambda: {"x": noise(1, 1024, 3)}),

@@ -43,13 +43,12 @@ class CublasProblem(Product):
     each column, which multiplies the product before bias and residual.
 
     ``layout`` is that of each matrix of b: ``nk`` [columns, depth], ``kn`` [depth, columns], or ``packed``, a constant
-    [depth, columns] that the bundle has as [columns, depth]. ``repeats`` is as that of a MatmulProblem.
+    [depth, columns] that the bundle has as [columns, depth].
     """
 
     layout: str
     gain: float = 1.0
     scales: Any = None
-    repeats: bool = False
 
 
 def read_dense(flow: Dataflow, chain: Chain, options: CublasOptions) -> CublasProblem | None:
@@ -125,7 +124,7 @@ def state_problem(
     call.set(m=m, n=n, k=k, batch=problem.batch or 1, workspace_bytes=nbytes, answers=options.candidates)
     call.set(b_is_kn=int(problem.layout == "kn"))
     if problem.batch:
-        call.set(batch_a=0 if problem.repeats else (*m, k), batch_b=(n, k), batch_d=(*m, n))
+        call.set(batch_a=problem.batch_a, batch_b=(n, k), batch_d=(*m, n))
     call.set_float(alpha=chain.scale, beta=float(chain.residual is not None))
 
 

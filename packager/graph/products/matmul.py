@@ -30,16 +30,22 @@ class Product:
     columns: Any
     depth: Any
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a is one matrix [rows, depth] for all of b: weights of tokens, as in an MLP-Mixer."""
+        return bool(self.batch) and all(same(extent, 1) for extent in (shape_of(self.a) or ())[:-2])
+
+    @property
+    def batch_a(self) -> Any:
+        """The elements between matrices of a: extents to multiply, or 0."""
+        return 0 if self.repeats else (*self.rows, self.depth)
+
 
 @dataclass(frozen=True)
 class MatmulProblem(Product):
-    """A matmul; ``constant`` is whether b is a constant with known extents.
-
-    ``repeats`` is whether a is one matrix [rows, depth] for all of b: weights of tokens, as in an MLP-Mixer.
-    """
+    """A matmul; ``constant`` is whether b is a constant with known extents."""
 
     constant: bool
-    repeats: bool = False
 
 
 def read_matmul(flow: Dataflow, chain: Chain) -> MatmulProblem | None:
@@ -52,7 +58,7 @@ def read_matmul(flow: Dataflow, chain: Chain) -> MatmulProblem | None:
     if dtype not in FLOATS:
         return None
     shared = all(same(extent, 1) for extent in right[:-2])
-    repeats = not shared and all(same(extent, 1) for extent in left[:-2])
+    repeats = all(same(extent, 1) for extent in left[:-2])
     if not shared and not repeats and not same(left[:-2], right[:-2]):
         return None
     if chain.residual is not None and str(chain.residual.ty.dtype) != out:
@@ -64,7 +70,7 @@ def read_matmul(flow: Dataflow, chain: Chain) -> MatmulProblem | None:
     rows = left[:-1] if shared else left[-2:-1]
     constant = flow.is_constant(b) and all(isinstance(extent, int) for extent in right) and shared
     batch = () if shared else right[:-2]
-    return MatmulProblem(a, b, chain, dtype, out, batch, rows, right[-1], left[-1], constant, repeats)
+    return MatmulProblem(a, b, chain, dtype, out, batch, rows, right[-1], left[-1], constant)
 
 
 def bias_fits(flow: Dataflow, chain: Chain, dtype: str) -> bool:

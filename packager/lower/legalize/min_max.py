@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -42,6 +42,16 @@ _register(tirx.max, -math.inf)
 _register(tirx.min, math.inf)
 
 
+def reduced_shape(shape: Sequence[Any], axes: Container[int], keepdims: bool) -> list[Any]:
+    """Return the extents of a reduction along axes."""
+    return [1 if axis in axes else extent for axis, extent in enumerate(shape) if keepdims or axis not in axes]
+
+
+def kept_indices(index: Sequence[Any], axes: Container[int], keepdims: bool) -> Iterator[Any]:
+    """Return the indices of an element of a reduction along the axes that are kept."""
+    return (i for axis, i in enumerate(index) if not keepdims or axis not in axes)
+
+
 def legalize_min_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``max`` or ``min``."""
     name = operator_of(call)
@@ -64,14 +74,10 @@ def legalize_min_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
         axes = range(rank) if call.attrs.axis is None else [int(axis) % rank for axis in call.attrs.axis]
         reduced = {axis: te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes}
         keepdims = bool(call.attrs.keepdims)
-        shape = [
-            1 if axis in reduced else extent
-            for axis, extent in enumerate(data.shape)
-            if keepdims or axis not in reduced
-        ]
+        shape = reduced_shape(data.shape, reduced, keepdims)
 
         def element(*indices: Any) -> Any:
-            free = iter(indices if not keepdims else [i for axis, i in enumerate(indices) if axis not in reduced])
+            free = kept_indices(indices, reduced, keepdims)
             position = [reduced[axis] if axis in reduced else next(free) for axis in range(rank)]
             return reducer(data(*position), axis=list(reduced.values()))
 

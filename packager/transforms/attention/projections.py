@@ -23,27 +23,23 @@ def merge_projections(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     main = module["main"]
     finder = _Finder(Dataflow(main), computed_from_constants(main, num_inputs))
     replaced: IdentityMap[list[Any]] = IdentityMap()
-    for groups in (finder.plain, finder.biased):
-        for products in groups.values():
-            if len(products) > 1:
-                sums = [*products.values()] if groups is finder.biased else None
-                bindings = as_slices(finder.flow, [*products], sums)
-                replaced.update(zip(products.values(), bindings, strict=True))
+    for results in (found for groups in finder.results.values() for found in groups.values()):
+        if len(results) > 1:
+            bindings = as_slices(finder.flow, [*results], [*results.values()])
+            replaced.update(zip(results.values(), bindings, strict=True))
     if not len(replaced):
         return module
     return tidy(map_bindings(module, lambda binding: replaced.get(binding.var, [binding])))
 
 
 class _Finder:
-    """``plain`` and ``biased`` have the products of attention by the rows that they read, and their results.
-
-    The result of a product is itself, or what adds a vector to it.
+    """``results`` has, by the rows that they read, the products of attention with their results: those that are the
+    products themselves (False), and those that add vectors to them (True).
     """
 
     def __init__(self, flow: Dataflow, constants: IdentitySet) -> None:
         self.flow, self.constants = flow, constants
-        self.plain: IdentityMap[IdentityMap[Any]] = IdentityMap()
-        self.biased: IdentityMap[IdentityMap[Any]] = IdentityMap()
+        self.results: IdentityMap[dict[bool, IdentityMap[Any]]] = IdentityMap()
         for variable in flow.variables:
             core = find_core(flow, variable, widely=True) if flow.call(variable, "nn.softmax") is not None else None
             if core is not None:
@@ -56,8 +52,8 @@ class _Finder:
             return
         for product, operand in zip(products, operands, strict=True):
             if product is not None and not self.flow.is_result(operand.source):
-                groups = self.plain if product.same_as(operand.source) else self.biased
-                groups.setdefault(self.flow.value(product).args[0], IdentityMap())[product] = operand.source
+                groups = self.results.setdefault(self.flow.value(product).args[0], {})
+                groups.setdefault(not product.same_as(operand.source), IdentityMap())[product] = operand.source
 
     def _product(self, source: Any) -> Any:
         """Return the product with a constant matrix that makes a source of heads; None if none does."""

@@ -37,7 +37,7 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
         if math.prod(_rows(flow, products[0])) > FEW_ROWS:
             alike = [each for each in alike if _is_better_merged(flow, each, IdentitySet(alike))]
         if len(alike) > 1:
-            for product, bindings in zip(alike, as_slices(flow, alike), strict=True):
+            for product, bindings in zip(alike, as_slices(flow, alike, alike), strict=True):
                 merged[product] = bindings
     if not len(merged):
         return module
@@ -80,13 +80,12 @@ def _reads_whole_rows(flow: Dataflow, variable: Any, rows: Any) -> bool:
     return any(_reads_whole_rows(flow, reader, variable) for reader in flow.readers(variable))
 
 
-def as_slices(flow: Dataflow, products: Sequence[Any], biased: Sequence[Any] | None = None) -> list[list[Any]]:
-    """Return the bindings of each product, or of what adds a vector to it, as a slice of one product.
+def as_slices(flow: Dataflow, products: Sequence[Any], results: Sequence[Any]) -> list[list[Any]]:
+    """Return the bindings of ``results``, which are all the products or all add vectors to them, as slices of one.
 
     Those of the first make that: all columns, with all vectors.
     """
-    first, wanted = flow.value(products[0]), products if biased is None else biased
-    builder = relax.BlockBuilder()
+    first, builder = flow.value(products[0]), relax.BlockBuilder()
     made: list[Any] = []
 
     def bind(name: str, value: Any) -> Any:
@@ -107,12 +106,12 @@ def as_slices(flow: Dataflow, products: Sequence[Any], biased: Sequence[Any] | N
 
     weights = joined([flow.value(product).args[1] for product in products], "weights")
     whole = bind(f"{products[0].name}_merged", rebuild_call(first, first.args[0], weights))
-    if biased is not None:
-        sums = zip(products, map(flow.value, biased), strict=True)
+    if not results[0].same_as(products[0]):
+        sums = zip(products, map(flow.value, results), strict=True)
         vectors = [next(term for term in total.args if not term.same_as(product)) for product, total in sums]
-        whole = bind(f"{biased[0].name}_merged", relax.op.add(whole, joined(vectors, "biases")))
+        whole = bind(f"{results[0].name}_merged", relax.op.add(whole, joined(vectors, "biases")))
     axis, begin, found = len(whole.ty.shape.values) - 1, 0, []
-    for variable in wanted:
+    for variable in results:
         end = begin + int(variable.ty.shape.values[-1])
         piece = builder.normalize(relax.op.strided_slice(whole, [axis], [begin], [end]))
         found.append([*made, relax.VarBinding(variable, piece)])

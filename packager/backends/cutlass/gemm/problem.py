@@ -49,7 +49,7 @@ def add_gemm(
         draft.set_float(beta=1.0)
     draft.pointer("d", Parameter("argument", len(arguments), written=True))
     draft.set(m=m, n=n, k=k, batch=problem.batch, lda=k, ldb=k if problem.constant else n, ldd=n)
-    draft.set(batch_a=0 if problem.repeats else (*m, k), batch_b=(n, k), batch_d=(*m, n))
+    draft.set(batch_a=problem.batch_a, batch_b=(n, k), batch_d=(*m, n))
     draft.set_float(alpha=chain.scale)
 
 

@@ -18,7 +18,7 @@ from tvm.ir import Op
 from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import operator_of, shape_of
 from packager.ir.pattern_kinds import INJECTIVE
-from packager.lower.legalize.min_max import legalize_min_max
+from packager.lower.legalize.min_max import kept_indices, legalize_min_max, reduced_shape
 
 MOST = 4
 _COMBINED: dict[str, Callable[[Any, Any], Any]] = {
@@ -41,12 +41,12 @@ def legalize_short_reduction(builder: relax.BlockBuilder, call: relax.Call) -> r
         if name in ("max", "min"):
             return legalize_min_max(builder, call)
         return Op.get(f"relax.{name}").get_attr("FLegalize")(builder, call)
-    keeps = bool(call.attrs.keepdims)
+    keepdims = bool(call.attrs.keepdims)
     wide = "float32" if dtype in HALVES else dtype
 
     def compute(operand: Any) -> Any:
         def element(*index: Any) -> Any:
-            kept = iter(index if not keeps else [i for axis, i in enumerate(index) if axis not in axes])
+            kept = kept_indices(index, axes, keepdims)
             place = [None if axis in axes else next(kept) for axis in range(rank)]
             values = []
             for each in itertools.product(*(range(shape[axis]) for axis in axes)):
@@ -55,8 +55,9 @@ def legalize_short_reduction(builder: relax.BlockBuilder, call: relax.Call) -> r
             result = reduce(_COMBINED[name], values)
             return (result / tirx.const(length, wide) if name == "mean" else result).astype(dtype)
 
-        extents = [extent for axis, extent in enumerate(shape) if axis not in axes]
-        extents = [1 if axis in axes else extent for axis, extent in enumerate(shape)] if keeps else extents
-        return te.compute(extents, element, name=name)
+        return te.compute(reduced_shape(shape, axes, keepdims), element, name=name)
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint=name, primfunc_attrs={"op_pattern": INJECTIVE})
+
+
+SHORT_REDUCTIONS = dict.fromkeys((f"relax.{name}" for name in _COMBINED), legalize_short_reduction)
