@@ -9,6 +9,7 @@ from tvm import relax, tirx
 from tvm.ir import is_prim_expr
 from tvm.sym import Analyzer
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.identity import IdentityMap, IdentitySet
 
 if TYPE_CHECKING:
@@ -85,6 +86,11 @@ def variables_of(value: Any) -> list[relax.Var]:
 
     relax.analysis.post_order_visit(value, visit)
     return list(found)
+
+
+def is_widening(call: Any) -> bool:
+    """Whether a call is a cast from half precision to float32."""
+    return operator_of(call) == "astype" and str(call.args[0].ty.dtype) in HALVES and str(call.attrs.dtype) == "float32"
 
 
 def extents_of(value: Any) -> tuple[Any, ...] | None:

@@ -12,8 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.bundle.dtypes import HALVES
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.dataflow import Dataflow, is_widening, operator_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, map_operands
 from packager.transforms.layout.layouts import ELEMENTWISE
@@ -51,8 +50,3 @@ def repeat_casts(module: tvm.IRModule, readers: Container[str] = READERS) -> tvm
 def repeat_residual_casts(module: tvm.IRModule) -> tvm.IRModule:
     """Give each sum that reads such a cast one of its own: the epilogue of a product widens its residual."""
     return repeat_casts(module, ("add",))
-
-
-def is_widening(call: Any) -> bool:
-    """Whether a call is a cast from half precision to float32."""
-    return operator_of(call) == "astype" and str(call.args[0].ty.dtype) in HALVES and str(call.attrs.dtype) == "float32"

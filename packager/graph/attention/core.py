@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax
 
 from packager.graph.attention.heads import scaled_by
-from packager.graph.dataflow import Dataflow, operator_of, scalar_of
+from packager.graph.dataflow import Dataflow, is_widening, operator_of, scalar_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores
                 return None
             mask = added if shift is None else None  # softmax is invariant under a constant shift
             variable = sides[0]
+            if widely and is_widening(flow.value(mask)) and flow.is_read_once(mask):  # kernels read it as it is
+                covered.append(mask)
+                (mask,) = flow.value(mask).args
         elif name == "where" and widely and keep is None and scale == 1.0:
             keep, first, second = call.args
             inverted = scalar_of(first) is not None

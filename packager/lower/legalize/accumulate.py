@@ -9,9 +9,9 @@ import tvm
 from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.rewrite import PRODUCTS, rebuild_call, with_main
 
-HALVES = ("float16", "bfloat16")
 FULL = "float32"
 # Operators of one operand that sum many of its elements.
 REDUCTIONS = frozenset(

@@ -14,7 +14,8 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.legalize.accumulate import FULL, HALVES
+from packager.bundle.dtypes import HALVES
+from packager.lower.legalize.accumulate import FULL
 from packager.lower.tir_loops import emit_rows, int64, numbers
 
 # Axes up to this extent are one reduction for each element.

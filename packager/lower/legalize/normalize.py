@@ -14,11 +14,12 @@ import tvm
 from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import bindings_of, extents_of, operator_of, same, static_shape_of
 from packager.graph.normalize import NAME, OPERATOR, Normalization, attributes_of_call
 from packager.graph.rewrite import with_main
 from packager.ir.pattern_kinds import OPAQUE, OUT_ELEMENTWISE_FUSABLE
-from packager.lower.legalize.accumulate import FULL, HALVES
+from packager.lower.legalize.accumulate import FULL
 
 _Replace = Callable[[relax.BlockBuilder, Any, Normalization], relax.Expr]
 # Rows of so many elements are shared by blocks, if there are no more than this: on an H100 a block normalizes 511,488

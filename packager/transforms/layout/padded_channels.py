@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import (
     Dataflow,
     bindings_of,
@@ -26,7 +27,6 @@ from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_operands, rebuild_call, rebuild_main, with_main
 
 VECTOR = 8  # elements of 16 bytes in half precision
-HALVES = ("float16", "bfloat16")
 # Fewer channels are those of an image (``padded_rows``); more work than this many times as much is not worth it, nor
 # are images of fewer pixels.
 LEAST = 9

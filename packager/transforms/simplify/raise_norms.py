@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import (
     Dataflow,
     computed_from_constants,
@@ -32,7 +33,6 @@ from packager.transforms.simplify.match_norms import Written, find_written
 
 WHOLE = ("nn.group_norm", "nn.instance_norm", "nn.rms_norm")
 ROOTS = ("add", "divide", "multiply")
-HALVES = ("float16", "bfloat16")
 # Operators with a constant that are computed in float32 after a normalization of half precision.
 FOLLOWERS = ("add", "divide", "multiply", "subtract")
 

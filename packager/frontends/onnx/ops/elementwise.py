@@ -14,10 +14,10 @@ from onnx import TensorProto
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from packager.bundle.dtypes import HALVES
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of
 from packager.frontends.onnx.ops.quantization.integer_math import elementwise
 
-HALVES = ("float16", "bfloat16")
 QUESTIONS = ("IsNaN",)  # their results are truth values
 # LLVM has no half-precision versions of these.
 SINGLE_PRECISION = (*QUESTIONS, "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan")

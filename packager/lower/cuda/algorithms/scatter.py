@@ -14,9 +14,10 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import extents_of, same
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local, simplified
-from packager.lower.legalize.accumulate import FULL, HALVES
+from packager.lower.legalize.accumulate import FULL
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # The most threads that are worth it: each more reads all indices once more.

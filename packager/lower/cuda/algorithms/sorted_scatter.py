@@ -16,13 +16,14 @@ from tvm import relax, tirx
 from tvm.ir import Op
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
+from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import Dataflow, extents_of, operator_of, same
 from packager.graph.own_operators import register
 from packager.graph.rewrite import Bindings, map_bindings
 from packager.ir.pattern_kinds import SUMS
 from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local, locals_of, vector
-from packager.lower.legalize.accumulate import FULL, HALVES
+from packager.lower.legalize.accumulate import FULL
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # Of fewer slices each thread reads all indices.

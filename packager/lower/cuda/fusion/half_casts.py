@@ -9,10 +9,9 @@ import tvm
 from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.dataflow import Dataflow, is_widening, operator_of
 from packager.graph.rewrite import with_main
 from packager.ir.pattern_kinds import OUT_ELEMENTWISE_FUSABLE
-from packager.transforms.repeat_casts import is_widening
 
 
 def read_half_means(module: tvm.IRModule) -> tvm.IRModule:

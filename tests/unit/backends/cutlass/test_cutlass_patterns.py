@@ -243,6 +243,21 @@ def test_a_mask_that_is_computed_from_an_input(tmp_path: Path, precision: str, r
     assert (problem.form.causal, problem.form.bias) == (False, "keys" if rows == 1 else "dense")
 
 
+RELATIVE = (
+    "r0 = MatMul(x, wr) r1 = Reshape(r0, places) r = Transpose <perm = [0, 2, 1, 3]> (r1) mask = Mul(r, root)"
+    " a = MatMul(q, k) b = Div(a, root) s = Add(b, mask)"
+)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_bias_that_is_computed_by_a_product(tmp_path: Path, precision: str) -> None:
+    """As relative positions of XLNet and Funnel: what widens it is covered."""
+    places = onnx.numpy_helper.from_array(np.array([0, LENGTH, HEADS, LENGTH], np.int64), "places")
+    tensors = [*PARTS, *weights(wr=(32, HEADS * LENGTH)), places]
+    found = problems(partitioned(tmp_path, attention(RELATIVE), tensors, precision=precision))
+    assert [problem.form.bias for problem in found if isinstance(problem, AttentionProblem)] == ["dense"]
+
+
 @pytest.mark.parametrize("change", ["weak", "wrong"])
 def test_other_masks_are_not_causal(tmp_path: Path, change: str) -> None:
     mask = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
