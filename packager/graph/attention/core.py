@@ -14,13 +14,16 @@ from tvm import relax
 from packager.graph.attention.heads import scaled_by
 from packager.graph.dataflow import Dataflow, is_widening, operator_of, scalar_of
 
+LONGEST = 16  # operators between a matmul and its softmax
+
 
 @dataclass(frozen=True)
 class Scores:
     """The operators between the first matmul and the softmax: ``scale * product + mask``.
 
     ``covered`` are the variables between the two; ``mask`` is None if nothing is added. Scores are replaced by ``fill``
-    where ``keep`` is false (true if ``inverted``), before the mask is added.
+    where ``keep`` is false (true if ``inverted``), before the mask is added. With a ``softcap``, they are that of its
+    tanh(scores / softcap) before both.
     """
 
     product: Any
@@ -30,25 +33,28 @@ class Scores:
     keep: Any = None
     inverted: bool = False
     fill: float = 0.0
+    softcap: float = 0.0
 
 
 def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores | None:
     """Trace the operand of a softmax back to the matmul of queries and keys; ``widely`` also through ``where``."""
-    variable, scale, mask = flow.value(softmax).args[0], 1.0, None
+    variable, scale, mask, softcap = flow.value(softmax).args[0], 1.0, None, 0.0
     keep, inverted, fill = None, False, 0.0
     covered: list[Any] = []
-    for _ in range(12):
+    for _ in range(LONGEST):
         call = flow.value(variable)
         name = operator_of(call)
         if name == "matmul":
-            return Scores(variable, tuple(covered), scale, mask, keep, inverted, fill)
+            return Scores(variable, tuple(covered), scale * (softcap or 1.0), mask, keep, inverted, fill, softcap)
         covered.append(variable)
         if name in ("astype", "reshape"):
             variable = call.args[0]
         elif (factor := scaled_by(call)) is not None:
             variable, number = factor
             scale *= number
-        elif name == "add" and mask is None and keep is None and scale == 1.0:
+        elif name == "tanh" and widely and softcap == 0.0 and scale > 0.0:
+            variable, softcap, scale = call.args[0], scale, 1.0
+        elif name == "add" and mask is None and keep is None and scale == 1.0 and softcap == 0.0:
             sides = [side for side in call.args if _comes_from_product(flow, side)]
             if len(sides) != 1:
                 return None
@@ -61,7 +67,7 @@ def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores
             if widely and is_widening(flow.value(mask)) and flow.is_read_once(mask):  # kernels read it as it is
                 covered.append(mask)
                 (mask,) = flow.value(mask).args
-        elif name == "where" and widely and keep is None and scale == 1.0:
+        elif name == "where" and widely and keep is None and scale == 1.0 and softcap == 0.0:
             keep, first, second = call.args
             inverted = scalar_of(first) is not None
             filled = scalar_of(first if inverted else second)
@@ -74,13 +80,13 @@ def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores
 
 
 def _comes_from_product(flow: Dataflow, variable: Any) -> bool:
-    """Whether a value is a matmul, through views, casts, a scale and ``where``."""
-    for _ in range(8):
+    """Whether a value is a matmul, through views, casts, scales, tanh and ``where``."""
+    for _ in range(LONGEST):
         call = flow.value(variable)
         name = operator_of(call)
         if name == "matmul":
             return True
-        if name not in ("astype", "reshape", "multiply", "divide", "where"):
+        if name not in ("astype", "reshape", "multiply", "divide", "where", "tanh"):
             return False
         arguments = call.args[1:] if name == "where" else call.args[:2]
         tensors = [argument for argument in arguments if isinstance(argument, relax.Var)]

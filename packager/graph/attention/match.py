@@ -23,8 +23,8 @@ class Attention:
     """A match: ``variables`` are the covered bindings in order, the last is ``result``.
 
     ``mask`` is added to the scores; None if there is none or it is ``causal``. Scores are replaced by ``fill`` where
-    ``keep`` is false (true if ``inverted``), before the mask is added. With ``safe`` a row without a finite score is
-    zero, not NaN.
+    ``keep`` is false (true if ``inverted``), before the mask is added. With a ``softcap``, scores become that of its
+    tanh(scores / softcap) before both. With ``safe`` a row without a finite score is zero, not NaN.
     """
 
     variables: tuple[Any, ...]
@@ -44,6 +44,7 @@ class Attention:
     keep: Any = None
     inverted: bool = False
     fill: float = 0.0
+    softcap: float = 0.0
     safe: bool = False
 
     @property
@@ -142,4 +143,5 @@ def _attention(
         scores.keep,
         scores.inverted,
         scores.fill,
+        scores.softcap,
     )

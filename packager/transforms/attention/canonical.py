@@ -13,6 +13,7 @@ other score. ``masks.py`` computes the masks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -68,24 +69,27 @@ class _Rewriter:
             return None
         product, steps = traced
         call = self.flow.value(product)
+        capped = operator_of(call) == "tanh"
+        operands = () if capped else tuple(call.args)
         shapes = [shape_of(product) or (), *(step.shape for step in steps), shape]
         whole = next((found for found in shapes if len(found) == 4 and same(found[2:], shapes[0][-2:])), None)
-        if whole is None and len(shapes[0]) == 3 and (apart := self._batch_and_heads(call)) is not None:
+        if whole is None and not capped and len(shapes[0]) == 3 and (apart := self._batch_and_heads(call)) is not None:
             whole = (*apart, *shapes[0][1:])
         # Of queries that are learned, keys are not; a matrix is no operand with heads.
-        if whole is None or any(self.flow.is_constant(operand) and operand.ty.ndim < 3 for operand in call.args):
+        if whole is None or any(self.flow.is_constant(operand) and operand.ty.ndim < 3 for operand in operands):
             return None
         made = Bindings(variable, "_scores")
         affine = self.masks.affine(made, steps, shapes[0], whole)
         if affine is None:
             return None
         scale, mask = affine
-        operands, factors = zip(*(_unscaled(self.flow, made, operand) for operand in call.args), strict=True)
         rows = [step for step in steps if step.kind == "rows"]
-        operands = (reduce(partial(_with_factor, made), rows, operands[0]), operands[1])
-        scores, scale = product, scale * math.prod(factors)
-        if not all(mine.same_as(theirs) for mine, theirs in zip(operands, call.args, strict=True)):
-            scores = made.bind(rebuild_call(call, *operands))
+        if capped and rows:
+            return None
+        scores = product
+        if not capped:
+            scores, factor = self._unscaled_product(made, product, rows)
+            scale *= factor
         if str(product.ty.dtype) != made.dtype:
             scores = made.bind(relax.op.astype(scores, made.dtype))
         if not same(shapes[0], whole):
@@ -102,6 +106,15 @@ class _Rewriter:
         if not same(shape, whole):
             weights = relax.op.reshape(made.bind(weights), list(shape))
         return made.ended(weights)
+
+    def _unscaled_product(self, made: Bindings, product: Any, rows: Sequence[MaskStep]) -> tuple[Any, float]:
+        """Return the first matmul of operands without their scales, queries times factors of rows, and the scale."""
+        call = self.flow.value(product)
+        (queries, keys), factors = zip(*(_unscaled(self.flow, made, operand) for operand in call.args), strict=True)
+        queries = reduce(partial(_with_factor, made), rows, queries)
+        if not (queries.same_as(call.args[0]) and keys.same_as(call.args[1])):
+            product = made.bind(rebuild_call(call, queries, keys))
+        return product, math.prod(factors)
 
     def _batch_and_heads(self, product: Any) -> tuple[Any, ...] | None:
         """Return both extents, of which an operand [batch * heads, ..] of a product is made; None if it is not."""
@@ -128,13 +141,20 @@ def _with_factor(made: Bindings, queries: Any, step: MaskStep) -> Any:
 
 
 def trace_scores(flow: Dataflow, variable: Any, left: int = LONGEST) -> tuple[Any, list[MaskStep]] | None:
-    """Return the matmul that scores are computed from, and the operators from there on; None if there is none."""
+    """Return the matmul that scores are computed from, and the operators from there on; None if there is none.
+
+    Of scores with a soft cap it is the tanh, whose operand is a scaled matmul.
+    """
     value, shape = flow.value(variable), shape_of(variable)
     name = operator_of(value)
     if left == 0 or shape is None:
         return None
     if name == "matmul":
         return variable, []
+    if name == "tanh":
+        inner = trace_scores(flow, value.args[0], left - 1) if flow.is_read_once(value.args[0]) else None
+        plain = inner is not None and all(step.kind in ("view", "scale") for step in inner[1])
+        return (variable, []) if plain else None
     found: list[tuple[Any, MaskStep]] = []
     if name in ("astype", "reshape"):
         found = [(value.args[0], MaskStep("view", shape))]

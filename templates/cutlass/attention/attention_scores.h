@@ -17,6 +17,7 @@ struct Scores {
   const Element *bias;  // of this batch and head
   int64_t row;          // from one query's to the next
   float inverse_scale;  // the scale is applied to what the bias was added to
+  float cap;            // of scaled scores, which become cap * tanh(scores / cap)
   bool pairs;           // two neighbors, the first in an even column, can be loaded at once
   int group;            // heads of queries that have one of keys and values
 };
@@ -29,7 +30,7 @@ constexpr float kLeastBias = -32768.0f;
 constexpr float kLeastScale = 1e-30f;
 
 // What is done to scores before the softmax, and which tiles of keys are left out. Masks have no state.
-template <bool kCausal, Bias kBias>
+template <bool kCausal, Bias kBias, bool kCapped>
 struct Mask {
   // A tile of keys is loaded even where a batch has none.
   template <class Block, class Tile, class Size>
@@ -44,7 +45,7 @@ struct Mask {
   // The masked tiles come last. Their number and that of the others add up to all; the latter may be negative.
   template <class Block, class Tile, class Size>
   CUTLASS_DEVICE int get_masked_trip_count(Block const &block, Tile const &tile, Size const &size) {
-    if constexpr (kBias != Bias::kNone) return get_trip_count(block, tile, size);
+    if constexpr (kBias != Bias::kNone || kCapped) return get_trip_count(block, tile, size);
     if constexpr (kCausal) return ceil_div(get<0>(tile), get<1>(tile));
     return 1;
   }
@@ -59,6 +60,7 @@ struct Mask {
     const int keys = get<3>(size);
     // The same for all threads of a warp: the columns of four neighbors are eight.
     const bool inside = (get<1>(index(cute::size(acc) - 1)) | 7) < keys;
+    if constexpr (kCapped) cap(acc, get<5>(size));
     if constexpr (kBias != Bias::kNone) {
       if (!inside || !get<5>(size).pairs) {
         add_bias<false>(acc, index, size);
@@ -78,6 +80,17 @@ struct Mask {
   }
 
  private:
+  template <class Accumulators, class Given>
+  CUTLASS_DEVICE static void cap(Accumulators &acc, Given const &scores) {
+    constexpr float kTwoLog2e = 2.8853900817779268f;
+    const float outer = scores.cap * scores.inverse_scale, inner = kTwoLog2e / outer;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < cute::size(acc); i++) {
+      // tanh(x) = 1 - 2 / (1 + exp(2 x)), whose error is absolute; the instruction's is one of eleven bits.
+      acc(i) = outer - 2.0f * outer * __frcp_rn(1.0f + exp2f(inner * acc(i)));
+    }
+  }
+
   // Whether any key of the tile has a bias: most tiles of a padding mask have none.
   template <class Accumulators, class Index, class Size>
   CUTLASS_DEVICE static bool has_bias(Accumulators const &acc, Index const &index, Size const &size) {

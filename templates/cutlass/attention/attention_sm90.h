@@ -1,7 +1,7 @@
 /* Attention for sm_90a: the collectives of CUTLASS's example 88, given what its problems lack. The example knows one
  * number of keys, the scale 1 / sqrt(depth), and keys and values for each head. Here each batch may have fewer keys, a
- * group of heads has one of keys and values, scores take a bias, the scale is the problem's, sizes are no multiples of
- * tiles, and the kernel waits itself for the kernels before it. */
+ * group of heads has one of keys and values, scores are capped and take a bias, the scale is the problem's, sizes are no
+ * multiples of tiles, and the kernel waits itself for the kernels before it. */
 #pragma once
 
 #include "problems.h"
@@ -34,7 +34,7 @@ struct Attention : Base {
     const int32_t *lengths;
     const Element *bias;
     int64_t bias_strides[3];
-    float scale;
+    float scale, softcap;
     int group;
   };
 
@@ -42,7 +42,7 @@ struct Attention : Base {
     const int32_t *lengths;
     const Element *bias;
     int64_t bias_strides[3];
-    float inverse_scale;
+    float inverse_scale, softcap;
     bool pairs;
     int group;
   };
@@ -68,6 +68,7 @@ struct Attention : Base {
     params.scale_softmax = args.scale;
     params.scale_softmax_log2 = args.scale * kLog2e;
     params.inverse_scale = 1.0f / args.scale;
+    params.softcap = args.softcap;
     params.lengths = args.lengths;
     params.group = args.group;
     params.bias = args.bias;
@@ -84,12 +85,11 @@ struct Attention : Base {
     const int batch = get<2, 0>(block);
     int keys = get<3>(size);
     if (params.lengths != nullptr) keys = cute::min(keys, cute::max(params.lengths[batch], 0));
-    Scores<Element> scores{};
-    scores.group = params.group;
+    Scores<Element> scores{nullptr, 0, params.inverse_scale, params.softcap, params.pairs, params.group};
     if constexpr (kBias != Bias::kNone) {
       const int head = get<2, 1>(block);
-      const int64_t offset = batch * params.bias_strides[0] + head * params.bias_strides[1];
-      scores = {params.bias + offset, params.bias_strides[2], params.inverse_scale, params.pairs, params.group};
+      scores.bias = params.bias + batch * params.bias_strides[0] + head * params.bias_strides[1];
+      scores.row = params.bias_strides[2];
     }
     return make_tuple(get<0>(size), get<1>(size), get<2>(size), keys, get<4>(size), scores);
   }
@@ -152,29 +152,29 @@ struct Epilogue : Base {
 
 using Strides = cute::tuple<int, _1, cute::tuple<int, int>>;
 
-template <class Element, class Tile, bool kCausal, Bias kBias, class... Options>
+template <class Element, class Tile, bool kCausal, Bias kBias, bool kCapped, class... Options>
 struct Tma {
-  using Base = cutlass::fmha::collective::FmhaMainloopTma<Element, float, Tile, Mask<kCausal, kBias>, Options...>;
+  using Base = cutlass::fmha::collective::FmhaMainloopTma<Element, float, Tile, Mask<kCausal, kBias, kCapped>, Options...>;
   using Output = cutlass::fmha::collective::FmhaFwdEpilogue<Element, float, typename Base::TileShapePV>;
   using Kernel = cutlass::fmha::kernel::FmhaKernelTma<AttentionTma<Base, kBias>, Epilogue<Output>, Options...>;
 };
 
-template <class Scheduler, class Element, class Tile, bool kCausal, Bias kBias, class... Options>
+template <class Scheduler, class Element, class Tile, bool kCausal, Bias kBias, bool kCapped, class... Options>
 struct WarpSpecialized {
   using Base = cutlass::fmha::collective::FmhaMainloopTmaWarpSpecialized<Element, float, float, Tile, Strides, Strides,
-                                                                         Strides, Mask<kCausal, kBias>, Options...>;
+                                                                         Strides, Mask<kCausal, kBias, kCapped>, Options...>;
   using Output = cutlass::fmha::collective::FmhaFwdEpilogue<Element, float, typename Base::TileShapePV>;
   using Kernel = cutlass::fmha::kernel::FmhaKernelTmaWarpSpecialized<AttentionWarpSpecialized<Base, kBias>,
                                                                      Epilogue<Output>, Scheduler, Options...>;
 };
 
-template <class Element, class Tile, bool kCausal, Bias kBias, class... Options>
+template <class Element, class Tile, bool kCausal, Bias kBias, bool kCapped, class... Options>
 using Cooperative =
-    WarpSpecialized<cutlass::fmha::kernel::IndividualTileScheduler, Element, Tile, kCausal, kBias, Options...>;
+    WarpSpecialized<cutlass::fmha::kernel::IndividualTileScheduler, Element, Tile, kCausal, kBias, kCapped, Options...>;
 
-template <class Element, class Tile, bool kCausal, Bias kBias, class... Options>
+template <class Element, class Tile, bool kCausal, Bias kBias, bool kCapped, class... Options>
 using Pingpong =
-    WarpSpecialized<cutlass::fmha::kernel::PersistentTileScheduler, Element, Tile, kCausal, kBias, Options...,
+    WarpSpecialized<cutlass::fmha::kernel::PersistentTileScheduler, Element, Tile, kCausal, kBias, kCapped, Options...,
                     cutlass::fmha::kernel::Option<cutlass::fmha::kernel::Tag::kIsPersistent, cute::true_type>,
                     cutlass::fmha::kernel::Option<cutlass::fmha::kernel::Tag::kLoadsQSeparately, cute::true_type>>;
 
@@ -197,14 +197,14 @@ bool is_encoded(Copy const &copy) {
   return encoded(copy.get_tma_descriptor());
 }
 
-template <class Kernel, class Element, Bias kBias>
+template <class Kernel, class Element, Bias kBias, bool kCapped>
 int32_t fill(const pk_cuda_device_t *device, const pk_attention_t &problem, void *arguments, pk_cuda_launch_t *launch) {
   *launch = {};
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return 0;
   for (const int64_t extent : {problem.batch, problem.heads, problem.queries, problem.keys}) {
     if (extent < 1 || extent > INT32_MAX) return -1;
   }
-  if (problem.group < 1 || problem.heads % problem.group != 0 || problem.softcap != 0.0f) return -1;
+  if (problem.group < 1 || problem.heads % problem.group != 0) return -1;
   const int64_t most = size<2>(typename Kernel::TileShape{}), shared_heads = problem.heads / problem.group;
   if (problem.depth != problem.value_depth || problem.depth % (16 / sizeof(Element)) != 0) return -1;
   if (problem.depth < 1 || problem.depth > most || !(problem.scale > kLeastScale)) return -1;
@@ -212,6 +212,7 @@ int32_t fill(const pk_cuda_device_t *device, const pk_attention_t &problem, void
   if (!takes_tensor(problem.k, problem.k_strides, sizeof(Element))) return -1;
   if (!takes_tensor(problem.v, problem.v_strides, sizeof(Element))) return -1;
   if (!takes_tensor(problem.o, problem.o_strides, sizeof(Element))) return -1;
+  if (kCapped ? !(problem.softcap > 0.0f) : problem.softcap != 0.0f) return -1;
   if ((problem.bias == nullptr) != (kBias == Bias::kNone)) return -1;
   if (kBias == Bias::kKeys && (problem.bias_strides[1] != 0 || problem.bias_strides[2] != 0)) return -1;
 
@@ -228,6 +229,7 @@ int32_t fill(const pk_cuda_device_t *device, const pk_attention_t &problem, void
   args.mainloop.bias = static_cast<const Element *>(problem.bias);
   for (int i = 0; i < 3; i++) args.mainloop.bias_strides[i] = problem.bias_strides[i];
   args.mainloop.scale = problem.scale;
+  args.mainloop.softcap = problem.softcap;
   args.mainloop.group = int(problem.group);
   args.epilogue.ptr_O = static_cast<Element *>(problem.o);
   args.epilogue.dO = strides_of(problem.o_strides, problem.batch, problem.heads);

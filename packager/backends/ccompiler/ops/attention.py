@@ -82,6 +82,8 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "q_at": _place(attention.q, heads, queries, "top"),
         "element": element(f"x[r * {attention.q.row} + d]", q.tensor.dtype),
         "scale": literal(attention.scale, "float32"),
+        "softcap": literal(attention.softcap, "float32") if attention.softcap else "",
+        "inverse_softcap": literal(1.0 / (attention.softcap or 1.0), "float32"),
         "key_panels": draft.workspace(panels[0], "float", False),
         "value_panels": draft.workspace(panels[1], "float", False),
         "program": draft.program(stage, as_result(f"(sums[r * {value_width} + j] * scale)", anchor.result.dtype)),

@@ -40,7 +40,8 @@ class AttentionForm:
     """What the choice of a kernel depends on.
 
     ``alignment`` divides the offsets and all strides of q, k, v and o, in elements; ``bias_alignment`` those of the
-    bias.
+    bias. ``capped`` scores become softcap * tanh(scores / softcap) before the bias is added (Gemma Team 2024, "Gemma
+    2: Improving Open Language Models at a Practical Size").
     """
 
     dtype: str
@@ -50,6 +51,7 @@ class AttentionForm:
     alignment: int
     bias: Bias = "none"
     bias_alignment: int = 1
+    capped: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Sm90Attention(_Kernel):
     bias: Bias
     schedule: Schedule
     blocks: int = 2
+    capped: bool = False
 
     family = "sm90"
 
@@ -95,7 +98,8 @@ class Sm90Attention(_Kernel):
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
         variant = f"tma{self.blocks}" if self.schedule == "tma" else self.schedule
-        return self._name(variant, f"bias_{self.bias}" if self.bias != "none" else "")
+        bias = f"bias_{self.bias}" if self.bias != "none" else ""
+        return self._name(variant, "_".join(filter(None, (bias, "capped" * self.capped))))
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -105,7 +109,7 @@ class Sm90Attention(_Kernel):
 
     def takes(self, form: AttentionForm) -> bool:
         """Whether the kernel supports attentions of a form."""
-        same = (form.dtype, form.causal) == (self.dtype, self.causal)
+        same = (form.dtype, form.causal, form.capped) == (self.dtype, self.causal, self.capped)
         fits = form.depth == form.value_depth <= self.depth and form.depth % 8 == form.alignment % 8 == 0
         return same and fits and (form.bias == self.bias or (form.bias, self.bias) == ("keys", "dense"))
 
@@ -138,7 +142,12 @@ class Sm80Attention(_Kernel):
         access = vector if self.aligned else 4
         depths = (form.depth, form.value_depth)
         fits = max(depths) <= self.depth and all(number % access == 0 for number in (*depths, form.alignment))
-        return same and fits and (form.bias == "none" or (self.bias and form.bias_alignment % vector == 0))
+        return (
+            same
+            and fits
+            and not form.capped
+            and (form.bias == "none" or (self.bias and form.bias_alignment % vector == 0))
+        )
 
 
 @dataclass(frozen=True)
@@ -195,28 +204,25 @@ def split_workspace(rows: int, value_depth: int) -> int:
     return SPLIT_PARTS * min(rows, SPLIT_ROWS) * value_depth * 6
 
 
-def portfolio(
-    family: Family, dtype: str, head_dim: int, causal: bool, bias: Bias = "none"
-) -> tuple[AttentionKernel, ...]:
-    """Return the kernels for a head dim, the one for short sequences first; may be empty."""
+def portfolio(family: Family, form: AttentionForm) -> tuple[AttentionKernel, ...]:
+    """Return the kernels that support a form, the one for short sequences first; may be empty."""
+    head_dim, dtype, causal = max(form.depth, form.value_depth), form.dtype, form.causal
+    made: tuple[AttentionKernel, ...] = ()
     if family == "sm90":
         depth = next((depth for depth in SM90_DEPTHS if head_dim <= depth), None)
-        if dtype not in HALVES or depth is None or head_dim % 8 != 0:
+        if dtype not in HALVES or depth is None:
             return ()
-        if depth > 128:
-            # Shared memory has room for no larger tiles; those of 64 rows take a tenth to a half longer. Masks have not
-            # been run with this schedule.
-            if causal or bias != "none":
-                return ()
-            return (Sm90Attention(dtype, 128, 64, depth, causal, bias, "cooperative"),)
-        # The tile with most blocks per SM: shared memory limits large heads, registers the others.
-        keys, blocks = (128, 3 if bias != "dense" else 2) if depth <= 64 else (64, 2)
-        return (
-            Sm90Attention(dtype, 64, keys, depth, causal, bias, "tma", blocks),
-            Sm90Attention(dtype, 128, 128, depth, causal, bias, "pingpong"),
-        )
-    if dtype not in FLOATS or head_dim > 128 or head_dim % 4 != 0:
-        return ()
-    tile = (64, 64, 64) if head_dim <= 64 else (64, 128, 128)
-    aligned = dtype == "float32" or head_dim % 8 == 0
-    return (Sm80Attention(dtype, *tile, causal, bias != "none", aligned),)
+        if depth > 128:  # shared memory has room for no larger tiles; those of 64 rows take a tenth to a half longer
+            made = (Sm90Attention(dtype, 128, 64, depth, causal, form.bias, "cooperative", capped=form.capped),)
+        else:
+            # The tile with most blocks per SM: shared memory limits large heads, registers the others.
+            keys, blocks = (128, 3 if form.bias != "dense" else 2) if depth <= 64 else (64, 2)
+            made = (
+                Sm90Attention(dtype, 64, keys, depth, causal, form.bias, "tma", blocks, form.capped),
+                Sm90Attention(dtype, 128, 128, depth, causal, form.bias, "pingpong", capped=form.capped),
+            )
+    elif dtype in FLOATS and head_dim <= 128:
+        tile = (64, 64, 64) if head_dim <= 64 else (64, 128, 128)
+        aligned = dtype == "float32" or head_dim % 8 == 0
+        made = (Sm80Attention(dtype, *tile, causal, form.bias != "none", aligned),)
+    return tuple(kernel for kernel in made if kernel.takes(form))

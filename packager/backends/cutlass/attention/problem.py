@@ -11,7 +11,6 @@ import numpy as np
 
 from packager.backends.cutlass.attention.kernels import (
     AttentionForm,
-    AttentionKernel,
     Bias,
     portfolio,
     split_kernels,
@@ -22,7 +21,6 @@ from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.tilings import Family
 from packager.bundle.dtypes import FLOATS, storage_dtype
 from packager.graph.dataflow import same, shape_of
 from packager.graph.identity import IdentityMap
@@ -64,6 +62,7 @@ def read_attention(attention: Attention) -> AttentionProblem | None:
         math.gcd(*strides, attention.out.row, attention.value_depth),
         bias,
         math.gcd(keys, 8) if keys else 1,
+        attention.softcap != 0.0,
     )
     return AttentionProblem(attention, form)
 
@@ -71,17 +70,11 @@ def read_attention(attention: Attention) -> AttentionProblem | None:
 def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Ranking:
     """Rank the kernels for an attention; empty if a GPU of the bundle would have none."""
     attention, form = problem.attention, problem.form
-    depth = max(form.depth, form.value_depth)
-
-    def fitting(family: Family) -> list[AttentionKernel]:
-        found = portfolio(family, form.dtype, depth, form.causal, form.bias)
-        return [kernel for kernel in found if kernel.takes(form)]
-
-    newest, plain = fitting("sm90"), fitting("sm80")
+    newest, plain = portfolio("sm90", form), portfolio("sm80", form)
     sizes = ((name, getattr(attention, name)) for name in ("batch", "heads", "queries", "keys"))
     size = " ".join(f"{name} {extent if isinstance(extent, int) else 'any'}" for name, extent in sizes)
     depths = f"depth {form.depth}x{form.value_depth} aligned {form.alignment}"
-    mask = f"{'causal' if form.causal else 'full'} mask {form.bias}"
+    mask = f"{'capped ' * form.capped}{'causal' if form.causal else 'full'} mask {form.bias}"
     groups = f" groups of {attention.k.group}" if attention.k.group > 1 else ""
     text = f"attention {form.dtype} {size} {depths} {mask}{groups}"
     if _has_few_rows(attention) and (split := split_kernels(form, clusters=True)):
@@ -153,6 +146,8 @@ def add_attention(
         draft.set(**{name: getattr(attention, name)})
     draft.set(group=k.group)
     draft.set_float(scale=attention.scale)
+    if attention.softcap != 0.0:
+        draft.set_float(softcap=attention.softcap)
 
 
 def _add_projection(

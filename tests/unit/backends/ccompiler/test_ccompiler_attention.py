@@ -122,6 +122,26 @@ def test_added_mask(shape: tuple[int, ...], tmp_path: Path) -> None:
     close(run(q, k, v, mask), merge_heads(attend(*(split_heads(x, 3) for x in (q, k, v)), 0.25, mask)))
 
 
+@pytest.mark.parametrize("rows", [9, 400])
+def test_scores_with_a_soft_cap(rows: int, tmp_path: Path) -> None:
+    """As Gemma 2's."""
+    arguments = [*(variable(name, (2, rows, 48)) for name in "qkv"), variable("m", (rows, rows))]
+
+    def capped(e: Any, product: Any, m: Any) -> Any:
+        bounded = e(op.tanh(e(op.divide(product, relax.const(3.0, "float32")))))
+        return e(op.add(e(op.multiply(bounded, relax.const(3.0, "float32"))), m))
+
+    run = Runner(partition(arguments, encoder(3, 16, 0.25, 2, rows, capped)), tmp_path)
+    assert len(run.group.functions) == 2
+    q, k, v = (random(2, rows, 48) * 2 for _ in range(3))
+    mask = np.where(rng.random((rows, rows)) < 0.3, -1e4, 0).astype("f4")
+    mask[..., 0] = 0
+    heads = [split_heads(x, 3) for x in (q, k, v)]
+    scores = 3 * np.tanh(0.25 * heads[0] @ heads[1].swapaxes(-1, -2) / 3) + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    close(run(q, k, v, mask), merge_heads(weights / weights.sum(-1, keepdims=True) @ heads[2]))
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("fill", [-np.inf, -1e4])
 @pytest.mark.parametrize("inverted", [False, True])

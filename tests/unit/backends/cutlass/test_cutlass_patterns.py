@@ -258,6 +258,25 @@ def test_a_bias_that_is_computed_by_a_product(tmp_path: Path, precision: str) ->
     assert [problem.form.bias for problem in found if isinstance(problem, AttentionProblem)] == ["dense"]
 
 
+CAPPED = (
+    "a = MatMul(q, k) b = Div(a, root) c = Div(b, cap) d = Tanh(c) e = Mul(d, cap)"
+    " chosen = Cast <to = 9> (keep) none = Constant <value_float = -3.4028235e38> () s = Where(chosen, e, none)"
+)
+
+
+@pytest.mark.parametrize("precision", [None, "fp16", "bf16"])
+def test_scores_with_a_soft_cap(tmp_path: Path, precision: str | None) -> None:
+    """As Gemma 2's; in float32 no kernel bounds them."""
+    cap = onnx.numpy_helper.from_array(np.array(30.0, np.float32), "cap")
+    text = attention(CAPPED, mask_input=f", float[{BATCH},1,{LENGTH},{LENGTH}] keep")
+    found = problems(partitioned(tmp_path, text, [*PARTS, cap], precision=precision))
+    capped = [problem for problem in found if isinstance(problem, AttentionProblem)]
+    assert [problem.form.capped for problem in capped] == [True] * bool(precision)
+    for problem in capped:
+        assert problem.attention.softcap == 30.0
+        assert math.isclose(problem.attention.scale, DEPTH**-0.5, rel_tol=1e-6)
+
+
 @pytest.mark.parametrize("change", ["weak", "wrong"])
 def test_other_masks_are_not_causal(tmp_path: Path, change: str) -> None:
     mask = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
