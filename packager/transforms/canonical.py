@@ -20,17 +20,18 @@ from packager.transforms.attention.projections import merge_projections
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.layout.batch_first import batch_first
 from packager.transforms.layout.slice_views import slice_before_transposes, slice_before_views
+from packager.transforms.products.merge_products import merge_products
+from packager.transforms.products.modulated_convs import unmodulate_convs
+from packager.transforms.products.residual_sums import add_residuals_first
+from packager.transforms.products.small_products import sum_small_products
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.flat_concats import flatten_concats
 from packager.transforms.simplify.gathers import simplify_gathers
 from packager.transforms.simplify.group_norms import group_norms_as_rows, images_as_rows
 from packager.transforms.simplify.join_slices import join_slices
-from packager.transforms.simplify.merge_products import merge_products
-from packager.transforms.simplify.modulated_convs import unmodulate_convs
 from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
 from packager.transforms.simplify.slice_norms import slice_before_norms
-from packager.transforms.simplify.small_products import sum_small_products
 from packager.transforms.simplify.splits import slice_splits
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
 
@@ -54,6 +55,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = pad_heads(canonical_attention(replace(model, module=module)), len(model.signature.inputs))
     module = slice_before_transposes(module, of_norms=True)
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(sum_small_products(module))))
+    module = add_residuals_first(module, len(model.signature.inputs))
     module = merge_products(merge_projections(module, len(model.signature.inputs)), len(model.signature.inputs))
     module = join_slices(module)
     return replace(model, module=name_result(module, result))

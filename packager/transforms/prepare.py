@@ -16,12 +16,12 @@ from packager.transforms.layout.planar import convolve_lines_as_images
 from packager.transforms.layout.softmax_last import to_last_axis
 from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
 from packager.transforms.layout.volumes import find_volumes
+from packager.transforms.products.merge_branches import merge_branches
 from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
 from packager.transforms.repeat_casts import repeat_residual_casts
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
-from packager.transforms.simplify.merge_branches import merge_branches
 from packager.transforms.simplify.merge_pads import merge_pads
 from packager.transforms.simplify.narrow_indices import narrow_indices
 from packager.transforms.simplify.no_ops import drop_no_ops

@@ -15,7 +15,7 @@ from packager.graph.attention.match import find_core
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_bindings, tidy
-from packager.transforms.simplify.merge_products import as_slices, is_mergeable
+from packager.transforms.products.merge_products import as_slices, is_mergeable
 
 
 def merge_projections(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from tests.unit.lower.test_cuda_lookups import kernels
-from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.transforms.products.test_modulated_convs import function, inputs
 
 R = relax.op
 WHOLE, SMALL = (2, 14, 14, 320), (2, 1, 1, 320)

@@ -13,7 +13,7 @@ from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.schedule import schedule_cuda
 from tests.unit.lower.test_cuda_lookups import kernels
 from tests.unit.lower.test_schedule_cuda import TARGET, in_shapes_of, lower, serial
-from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.transforms.products.test_modulated_convs import function, inputs
 
 R = relax.op
 F = "float32"

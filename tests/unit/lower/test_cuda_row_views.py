@@ -16,7 +16,7 @@ from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.legalize.normalize import expand_norms
 from packager.lower.legalize.row_views import read_rows
 from tests.unit.lower.test_schedule_cuda import TARGET, lower, serial
-from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.transforms.products.test_modulated_convs import function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from packager.graph.dataflow import bindings_of, operator_of
 from packager.transforms.layout.batch_first import HEADS, batch_first
 from packager.transforms.layout.slice_views import slice_before_views
-from tests.unit.transforms.simplify.test_modulated_convs import F, function, inputs
+from tests.unit.transforms.products.test_modulated_convs import F, function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op

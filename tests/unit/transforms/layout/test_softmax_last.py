@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from packager.graph.dataflow import bindings_of, operator_of
 from packager.transforms.layout.softmax_last import to_last_axis
-from tests.unit.transforms.simplify.test_modulated_convs import F, function
+from tests.unit.transforms.products.test_modulated_convs import F, function
 from tests.unit.tvm_machine import compute
 
 R = relax.op

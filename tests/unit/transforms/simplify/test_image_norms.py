@@ -19,7 +19,7 @@ from packager.lower.devices import DEVICES
 from packager.lower.legalize.normalize import expand_norms
 from packager.lower.lowering import FLATTEN, FUSE
 from packager.transforms.simplify.group_norms import images_as_rows
-from tests.unit.transforms.simplify.test_modulated_convs import function
+from tests.unit.transforms.products.test_modulated_convs import function
 
 R = relax.op
 SHAPE, F = (2, 12, 5, 3), "float32"

@@ -12,7 +12,7 @@ from tvm import relax
 
 from packager.graph.dataflow import bindings_of, operator_of
 from packager.transforms.simplify.join_slices import join_slices
-from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.transforms.products.test_modulated_convs import function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op

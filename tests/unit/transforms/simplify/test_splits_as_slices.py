@@ -13,7 +13,7 @@ from tvm import relax
 from packager.graph.dataflow import bindings_of, operator_of
 from packager.transforms.simplify.splits import slice_splits
 from tests.unit.lower.test_cuda_lookups import kernels
-from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.transforms.products.test_modulated_convs import function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op

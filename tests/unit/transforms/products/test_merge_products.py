@@ -11,9 +11,9 @@ pytest.importorskip("tvm")
 from tvm import relax
 
 from packager.graph.dataflow import bindings_of, operator_of
-from packager.transforms.simplify.merge_products import merge_products
+from packager.transforms.products.merge_products import merge_products
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
-from tests.unit.transforms.simplify.test_modulated_convs import function, inputs
+from tests.unit.transforms.products.test_modulated_convs import function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op
@@ -93,7 +93,23 @@ def read_by_a_product(emit: Any, a: Any, b: Any, _other: Any) -> Any:
     return emit(R.add(emit(R.matmul(a, emit(R.permute_dims(a)))), emit(R.matmul(b, emit(R.permute_dims(b))))))
 
 
-@pytest.mark.parametrize("make", [gated, rotated])
+def heads_of(emit: Any, rows: Any, bias: Any) -> Any:
+    return emit(R.reshape(emit(R.add(rows, bias)), (40, 2, 8)))
+
+
+def rotated_with_biases(emit: Any, q: Any, k: Any, other: Any) -> Any:
+    """As RoFormer's queries; keys are read as they are."""
+    queries = emit(R.permute_dims(emit(R.negative(heads_of(emit, q, other))), [1, 0, 2]))
+    return emit(R.matmul(queries, emit(R.permute_dims(heads_of(emit, k, other), [1, 2, 0]))))
+
+
+def with_biases(emit: Any, q: Any, k: Any, other: Any) -> Any:
+    """As BERT's: attention has a product of its own for these."""
+    queries = emit(R.permute_dims(heads_of(emit, q, other), [1, 0, 2]))
+    return emit(R.matmul(queries, emit(R.permute_dims(heads_of(emit, k, other), [1, 2, 0]))))
+
+
+@pytest.mark.parametrize("make", [gated, rotated, rotated_with_biases])
 def test_products_of_many_rows_are_one_where_nothing_is_lost(make: Any) -> None:
     module = of_many_rows(make)
     merged = merge_products(module, 1)
@@ -109,10 +125,22 @@ def activated_for_two(emit: Any, a: Any, b: Any, _other: Any) -> Any:
     return emit(R.add(emit(R.multiply(tanh, tanh)), emit(R.subtract(b, tanh))))
 
 
-@pytest.mark.parametrize("make", [biased, activated, activated_for_two, read_by_a_product])
+@pytest.mark.parametrize("make", [biased, with_biases, activated, activated_for_two, read_by_a_product])
 def test_products_of_many_rows_keep_their_epilogues(make: Any) -> None:
     module = of_many_rows(make)
     assert products(merge_products(module, 1)) == products(module)
+
+
+def test_a_gate_and_what_it_gates_stay_without_others() -> None:
+    """As in Cohere's blocks, where heads and the MLP read the same rows."""
+
+    def block(emit: Any, x: Any, gate: Any, up: Any, q: Any, k: Any) -> Any:
+        read = [emit(R.negative(emit(R.matmul(x, matrix)))) for matrix in (q, k)]
+        return emit(R.concat([gated(emit, emit(R.matmul(x, gate)), emit(R.matmul(x, up)), None), *read], axis=1))
+
+    module = merge_products(function(inputs((40, 32), *[(32, 16)] * 4), block), 1)
+    found = [binding.var for binding in bindings_of(module["main"]) if operator_of(binding.value) == "matmul"]
+    assert [int(product.ty.shape.values[1]) for product in found] == [32, 32]
 
 
 @pytest.mark.parametrize(("rows", "heads", "name"), [(1, 4, "reshape"), (3, 1, "reshape"), (3, 4, "permute_dims")])

@@ -1,9 +1,10 @@
 """Makes one product of those that read the same rows: gate and up, and queries, keys and values behind rotations.
 
 The time of a product of few rows is that of reading its weights and of starting it: one of all columns takes less than
-several. Of more rows, one of all columns fills the GPU better; there a product stays apart whose epilogue does more, a
-bias or an activation, unless this is the gate of another one, or whose result a product reads as it is, which
-would be a copy. The weights become one constant, computed from theirs.
+several. Of more rows, one of all columns fills the GPU better; there a product stays apart whose epilogue does more, an
+activation or a residual, or whose result a product reads as it is, which would be a copy. A gate and what it gates are
+one product then, without others: an epilogue multiplies the two. Products with biases are merged that make the heads
+of attention, if rotations or norms stand between. The weights become one constant, computed from theirs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from packager.graph.products.epilogues import chains, only_reader
 from packager.graph.rewrite import map_bindings, map_operands, rebuild_call, tidy
 
 FEW_ROWS = 8
+VIEWS = ("reshape", "permute_dims", "expand_dims", "broadcast_to")
 
 
 def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -34,11 +36,12 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     merged: IdentityMap[list[Any]] = IdentityMap()  # from a product to the bindings that replace its own
     for products in groups.values():
         alike = [each for each in products if str(each.ty.dtype) == str(products[0].ty.dtype)]
-        if math.prod(_rows(flow, products[0])) > FEW_ROWS:
-            alike = [each for each in alike if _is_better_merged(flow, each, IdentitySet(alike))]
-        if len(alike) > 1:
-            for product, bindings in zip(alike, as_slices(flow, alike, alike), strict=True):
-                merged[product] = bindings
+        all_of_them = IdentityMap(zip(alike, alike, strict=True))
+        is_few = math.prod(_rows(flow, products[0])) <= FEW_ROWS
+        for results in [all_of_them] if is_few else _of_many_rows(flow, constants, alike):
+            if len(results) > 1:
+                pieces = as_slices(flow, [*results], [*results.values()])
+                merged.update(zip(results.values(), pieces, strict=True))
     if not len(merged):
         return module
     rewritten = map_bindings(module, lambda binding: merged.get(binding.var, [binding]))
@@ -59,15 +62,49 @@ def _rows(flow: Dataflow, product: Any) -> tuple[int, ...]:
     return (shape_of(flow.value(product).args[0]) or ())[:-1]
 
 
-def _is_better_merged(flow: Dataflow, product: Any, others: IdentitySet) -> bool:
-    """Whether a product of many rows has no epilogue but the activation of a gate, and fuses with what reads it."""
-    chain = next(chains(flow, product))
-    if len(chain.variables) == 1:
-        return not any(_reads_whole_rows(flow, reader, product) for reader in flow.readers(product))
-    reader = only_reader(flow, chain.result)
+def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any]) -> list[IdentityMap[Any]]:
+    """Return groups of products of the same many rows, with their results: themselves, or what adds vectors to them."""
+    partners = [(product, _gated(flow, product, products)) for product in products]
+    gates = IdentityMap((gate, partner) for gate, partner in partners if partner is not None)
+    pairs = [IdentityMap((each, each) for each in pair) for pair in gates.items()]
+    gated = IdentitySet(each for pair in pairs for each in pair)
+    plain, biased = IdentityMap[Any](), IdentityMap[Any]()
+    for product in products:
+        chain = next(chains(flow, product))
+        if product in gated:
+            continue
+        if len(chain.variables) == 1 and not any(_reads_whole_rows(flow, r, product) for r in flow.readers(product)):
+            plain[product] = product
+        elif len(chain.variables) == 2 and chain.bias is not None and chain.bias in constants:
+            biased[product] = chain.result
+    heads = [_readers_of_heads(flow, result) for result in biased.values()]
+    is_rotated = all(heads) and any("matmul" not in operators for operators in heads)
+    return [*pairs, plain, *([biased] if is_rotated else [])]
+
+
+def _gated(flow: Dataflow, gate: Any, others: Sequence[Any]) -> Any:
+    """Return which of the others the activation of a product multiplies, None if that is no gate."""
+    chain = next(chains(flow, gate))
+    reader = only_reader(flow, chain.result) if chain.activation else None
     if chain.bias is not None or chain.residual is not None or flow.call(reader, "multiply") is None:
-        return False
-    return any(factor in others for factor in flow.value(reader).args)
+        return None
+    return next((other for other in others if any(other.same_as(factor) for factor in flow.value(reader).args)), None)
+
+
+def _readers_of_heads(flow: Dataflow, rows: Any) -> set[str]:
+    """Return the operators that read the heads that rows are split into, behind views; none if anything reads rows."""
+    found: set[str] = set()
+    for reader in flow.readers(rows):
+        if flow.call(reader, "reshape") is None or reader.ty.ndim != rows.ty.ndim + 1:
+            return set()
+        found |= _behind_views(flow, reader)
+    return set() if flow.is_result(rows) else found
+
+
+def _behind_views(flow: Dataflow, variable: Any) -> set[str]:
+    readers = [(reader, operator_of(flow.value(reader))) for reader in flow.readers(variable)]
+    deeper = [_behind_views(flow, reader) for reader, name in readers if name in VIEWS]
+    return set().union(*deeper, (name for _, name in readers if name not in VIEWS))
 
 
 def _reads_whole_rows(flow: Dataflow, variable: Any, rows: Any) -> bool:

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm_machine import compute
 
 from packager.graph.dataflow import bindings_of, operator_of
-from packager.transforms.simplify.merge_branches import merge_branches
+from packager.transforms.products.merge_branches import merge_branches
 
 RANDOM = np.random.default_rng(11)
 LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}

@@ -14,9 +14,9 @@ pytest.importorskip("tvm")
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, bindings_of, operator_of
-from packager.transforms.simplify.small_products import sum_small_products
+from packager.transforms.products.small_products import sum_small_products
 from tests.stages import placed_file
-from tests.unit.transforms.simplify.test_modulated_convs import F, function, inputs
+from tests.unit.transforms.products.test_modulated_convs import F, function, inputs
 from tests.unit.tvm_machine import compute
 
 R = relax.op

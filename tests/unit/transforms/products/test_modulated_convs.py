@@ -11,7 +11,7 @@ pytest.importorskip("tvm")
 from tvm import relax
 
 from packager.graph.dataflow import bindings_of, operator_of
-from packager.transforms.simplify.modulated_convs import unmodulate_convs
+from packager.transforms.products.modulated_convs import unmodulate_convs
 from tests.unit.tvm_machine import compute
 
 R = relax.op
