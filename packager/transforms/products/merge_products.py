@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -68,7 +69,7 @@ def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any
     gates = IdentityMap((gate, partner) for gate, partner in partners if partner is not None)
     pairs = [IdentityMap((each, each) for each in pair) for pair in gates.items()]
     gated = IdentitySet(each for pair in pairs for each in pair)
-    plain, biased = IdentityMap[Any](), IdentityMap[Any]()
+    plain, heads = IdentityMap[Any](), IdentityMap[Any]()
     for product in products:
         chain = next(chains(flow, product))
         if product in gated:
@@ -76,10 +77,15 @@ def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any
         if len(chain.variables) == 1 and not any(_reads_whole_rows(flow, r, product) for r in flow.readers(product)):
             plain[product] = product
         elif len(chain.variables) == 2 and chain.bias is not None and chain.bias in constants:
-            biased[product] = chain.result
-    heads = [_readers_of_heads(flow, result) for result in biased.values()]
-    is_rotated = all(heads) and any("matmul" not in operators for operators in heads)
-    return [*pairs, plain, *([biased] if is_rotated else [])]
+            heads[product] = chain.result
+    found = [_readers_of_heads(flow, result) for result in heads.values()]
+    if not found or not all(found) or all("matmul" in operators for operators in found):
+        return [*pairs, plain]
+    without = [product for product in plain if _readers_of_heads(flow, product)]  # as keys of Whisper and DINOv3
+    if len(without) == len(plain):
+        results = IdentityMap([*heads.items(), *plain.items()])
+        return [*pairs, IdentityMap((each, results[each]) for each in products if each in results)]
+    return [*pairs, plain, heads]
 
 
 def _gated(flow: Dataflow, gate: Any, others: Sequence[Any]) -> Any:
@@ -117,10 +123,17 @@ def _reads_whole_rows(flow: Dataflow, variable: Any, rows: Any) -> bool:
     return any(_reads_whole_rows(flow, reader, variable) for reader in flow.readers(variable))
 
 
-def as_slices(flow: Dataflow, products: Sequence[Any], results: Sequence[Any]) -> list[list[Any]]:
-    """Return the bindings of ``results``, which are all the products or all add vectors to them, as slices of one.
+def _vector(flow: Dataflow, product: Any, result: Any) -> Any:
+    """Return what a result adds to a product."""
+    if result.same_as(product):
+        return relax.const(np.zeros(int(product.ty.shape.values[-1])), str(product.ty.dtype))
+    return next(term for term in flow.value(result).args if not term.same_as(product))
 
-    Those of the first make that: all columns, with all vectors.
+
+def as_slices(flow: Dataflow, products: Sequence[Any], results: Sequence[Any]) -> list[list[Any]]:
+    """Return the bindings of ``results``, which are the products or add vectors to them, as slices of one.
+
+    Those of the earliest make that: all columns, with all vectors; zeros where there is none.
     """
     first, builder = flow.value(products[0]), relax.BlockBuilder()
     made: list[Any] = []
@@ -143,15 +156,15 @@ def as_slices(flow: Dataflow, products: Sequence[Any], results: Sequence[Any]) -
 
     weights = joined([flow.value(product).args[1] for product in products], "weights")
     whole = bind(f"{products[0].name}_merged", rebuild_call(first, first.args[0], weights))
-    if not results[0].same_as(products[0]):
-        sums = zip(products, map(flow.value, results), strict=True)
-        vectors = [next(term for term in total.args if not term.same_as(product)) for product, total in sums]
+    if not all(result.same_as(product) for result, product in zip(results, products, strict=True)):
+        vectors = [_vector(flow, product, result) for product, result in zip(products, results, strict=True)]
         whole = bind(f"{results[0].name}_merged", relax.op.add(whole, joined(vectors, "biases")))
     axis, begin, found = len(whole.ty.shape.values) - 1, 0, []
+    places = IdentityMap((variable, place) for place, variable in enumerate(flow.variables))
+    earliest = min(results, key=lambda result: places[result])
     for variable in results:
         end = begin + int(variable.ty.shape.values[-1])
         piece = builder.normalize(relax.op.strided_slice(whole, [axis], [begin], [end]))
-        found.append([*made, relax.VarBinding(variable, piece)])
-        made.clear()
+        found.append([*(made if variable.same_as(earliest) else ()), relax.VarBinding(variable, piece)])
         begin = end
     return found

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import Dataflow, axes_of, operator_of, scalar_of, slice_of, static_shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, scalar_of, static_shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, map_operands, tidy
 
@@ -108,13 +108,26 @@ def _starts(flow: Dataflow) -> Iterator[_Pair]:
 
 def _range_of(call: Any) -> tuple[int, int, int] | None:
     """Return axis, begin and end of a slice of one axis, of all its elements between; else None."""
-    extents, slices = static_shape_of(call.args[0]), slice_of(call)
-    parts = [axis for axis, part in enumerate(slices or ()) if part != slice(None)]
-    if extents is None or slices is None or len(parts) != 1:
+    taken = _ranges(call) or {}
+    if len(taken) != 1:
         return None
-    (axis,) = parts
-    begin, end, _ = slices[axis].indices(extents[axis])
-    return axis, begin, end
+    ((axis, places),) = taken.items()
+    return (axis, places.start, places.stop) if places.step == 1 else None
+
+
+def _ranges(call: Any) -> dict[int, range] | None:
+    """Return which places of which axes a slice has, None if that is not static."""
+    extents = static_shape_of(call.args[0])
+    lists = [argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple)]
+    if extents is None or len(lists) < 3 or not all(isinstance(n, tirx.IntImm) for fields in lists for n in fields):
+        return None
+    axes, begins, ends, *steps = ([int(number) for number in fields] for fields in lists)
+    found = {}
+    for axis, begin, end, step in zip(axes, begins, ends, steps[0] if steps else [1] * len(axes), strict=True):
+        places = range(*slice(begin, end, step).indices(extents[axis]))
+        if places != range(extents[axis]):
+            found[axis % len(extents)] = places
+    return found
 
 
 def _chain(flow: Dataflow, start: _Pair) -> IdentityMap[_Pair]:
@@ -157,10 +170,8 @@ def _step(flow: Dataflow, first: Any, second: Any, pairs: IdentityMap[_Pair]) ->
     if order is not None and source is not None:
         return _Pair(first, second, order.index(source.axis))
     if name == "strided_slice" and source is not None:
-        place = _range_of(a)
-        return (
-            _Pair(first, second, source.axis) if place and place == _range_of(b) and place[0] != source.axis else None
-        )
+        taken = _ranges(a)
+        return _Pair(first, second, source.axis) if taken and taken == _ranges(b) and source.axis not in taken else None
     return _elementwise(first, second, a, b, pairs) if name in (*_UNARY, *_BINARY) else None
 
 

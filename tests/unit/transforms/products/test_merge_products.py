@@ -131,6 +131,28 @@ def test_products_of_many_rows_keep_their_epilogues(make: Any) -> None:
     assert products(merge_products(module, 1)) == products(module)
 
 
+def test_keys_without_a_bias_are_merged_in_place() -> None:
+    """As DINOv3's: zeros are added to them, and queries and keys stay neighbors."""
+
+    def block(emit: Any, x: Any, *operands: Any) -> Any:
+        (bias, q, k, v) = operands
+        rows = [emit(R.matmul(x, matrix)) for matrix in (q, k, v)]
+        biased = [emit(R.add(rows[0], bias)), rows[1], emit(R.add(bias, rows[2]))]
+        heads = [emit(R.reshape(each, (40, 2, 8))) for each in biased]
+        scores = emit(R.multiply(emit(R.negative(heads[0])), emit(R.negative(heads[1]))))
+        return emit(R.matmul(scores, emit(R.permute_dims(heads[2], [0, 2, 1]))))
+
+    shapes = ((40, 32), (16,), *[(32, 16)] * 3)
+    module = function(inputs(*shapes), block)
+    merged = merge_products(module, 1)
+    assert products(module) - products(merged) == 2
+    begins = [b.value.args[2].fields[0] for b in bindings_of(merged["main"]) if operator_of(b.value) == "strided_slice"]
+    assert [int(begin) for begin in begins] == [16, 0, 32]  # of keys, which are read first, of queries, of values
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-4, atol=1e-3)
+
+
 def test_a_gate_and_what_it_gates_stay_without_others() -> None:
     """As in Cohere's blocks, where heads and the MLP read the same rows."""
 

@@ -66,6 +66,29 @@ def stacked(emit: Any, x: Any, cos: Any, sin: Any) -> Any:
     return emit(R.matmul(scores(emit, rotated(emit, q, cos, sin), rotated(emit, k, cos, sin)), v))
 
 
+def turned_pairs(emit: Any, x: Any, cos: Any, sin: Any) -> Any:
+    """The rotation of each two neighbors, as GPT-J's and RoFormer's."""
+    even, odd = (emit(R.strided_slice(x, [3], [first], [2**62], [2])) for first in (0, 1))
+    pairs = emit(R.concat([emit(R.expand_dims(emit(R.negative(odd)), [4])), emit(R.expand_dims(even, [4]))], axis=-1))
+    turned = emit(R.reshape(pairs, [int(extent) for extent in x.ty.shape.values]))
+    return emit(R.add(emit(R.multiply(x, cos)), emit(R.multiply(turned, sin))))
+
+
+def of_pairs(emit: Any, x: Any, cos: Any, sin: Any) -> Any:
+    q, k = heads_of(emit, x, 0, HEADS), heads_of(emit, x, HEADS, SHARED)
+    return scores(emit, turned_pairs(emit, q, cos, sin), repeated(emit, turned_pairs(emit, k, cos, sin)))
+
+
+def of_other_places(emit: Any, x: Any, _cos: Any, sin: Any) -> Any:
+    """Queries have the even columns, keys the odd ones."""
+    q, k = heads_of(emit, x, 0, HEADS), heads_of(emit, x, HEADS, SHARED)
+    half = cut(emit, sin, 1, 0, DEPTH // 2)
+    parts = [emit(R.strided_slice(each, [3], [first], [2**62], [2])) for first, each in enumerate((q, k))]
+    q, k = (emit(R.multiply(part, half)) for part in parts)
+    wide = emit(R.broadcast_to(emit(R.expand_dims(k, [2])), (BATCH, SHARED, HEADS // SHARED, ROWS, DEPTH // 2)))
+    return scores(emit, q, emit(R.reshape(wide, (BATCH, HEADS, ROWS, DEPTH // 2))))
+
+
 def of_different_angles(emit: Any, x: Any, cos: Any, sin: Any) -> Any:
     q, k = heads_of(emit, x, 0, HEADS), heads_of(emit, x, HEADS, SHARED)
     return scores(emit, rotated(emit, q, cos, sin), repeated(emit, rotated(emit, k, sin, sin)))
@@ -84,7 +107,7 @@ def count(module: Any, name: str) -> int:
     return sum(operator_of(binding.value) == name for binding in bindings_of(module["main"]))
 
 
-@pytest.mark.parametrize("make", [grouped, keys_first, stacked])
+@pytest.mark.parametrize("make", [grouped, keys_first, stacked, of_pairs])
 def test_rotations_of_queries_and_keys_are_one(make: Any) -> None:
     module = function(inputs(*SHAPES), make)
     joined = join_slices(module)
@@ -94,7 +117,7 @@ def test_rotations_of_queries_and_keys_are_one(make: Any) -> None:
     np.testing.assert_allclose(compute(joined, arrays)[0], compute(module, arrays)[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [of_different_angles, gates])
+@pytest.mark.parametrize("make", [of_different_angles, of_other_places, gates])
 def test_what_is_not_alike_or_fuses_stays(make: Any) -> None:
     module = function(inputs(*SHAPES), make)
     joined = join_slices(module)
