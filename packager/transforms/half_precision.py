@@ -4,9 +4,9 @@ Matmuls and convolutions read and write half precision and accumulate in float32
 Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, without rounding
 intermediates: normalizations of rows or channels that are written out are raised to one operator first, since squares
 above 65504 are infinite in float16, and are rounded after their scale and shift. Masks are rounded before they are
-added to the scores of a softmax, so that attention has one type. Inputs, outputs and the model's constants keep their
-types. After Micikevicius et al. 2018, "Mixed Precision Training", section 3; operators are chosen as in torch's
-autocast.
+added to the scores of a softmax, so that attention has one type. Powers of spectra stay in float32 where logarithms
+read products of them. Inputs, outputs and the model's constants keep their types. After Micikevicius et al. 2018,
+"Mixed Precision Training", section 3; operators are chosen as in torch's autocast.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from packager.graph.normalize import NAME as NORMALIZE
 from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.rewrite import PRODUCTS, apply, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
+from packager.transforms.power_spectra import logs_of_powers
 from packager.transforms.simplify.raise_norms import FOLLOWERS, raise_norms
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -71,6 +72,7 @@ class _Converter:
         self.unrounded: IdentityMap[Any] = IdentityMap()
         self.flow = Dataflow(main)
         self.computed = IdentitySet(main.params[:num_inputs])  # depends on inputs
+        self.kept = logs_of_powers(self.flow)
         self.masks: IdentityMap[Any] = IdentityMap()
         self.terms: IdentityMap[bool] = IdentityMap()
 
@@ -88,7 +90,9 @@ class _Converter:
         operator = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
         halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
         halved = halved or self._begins_layer(binding)
-        if operator in PRODUCTS and _is_full(binding.var):
+        if variable in self.kept:
+            self.full[variable] = self.builder.emit(self._in_full(value), name)
+        elif operator in PRODUCTS and _is_full(binding.var):
             operands = [self._in_half(argument) for argument in value.args]
             self.half[variable] = self.builder.emit(rebuild_call(value, *operands, out_dtype=None), name)
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:

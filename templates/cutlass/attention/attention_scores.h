@@ -4,6 +4,7 @@
 
 #include "cute/tensor.hpp"
 #include "cutlass/array.h"
+#include "cutlass/fast_math.h"
 
 namespace pk {
 using namespace cute;
@@ -82,12 +83,11 @@ struct Mask {
  private:
   template <class Accumulators, class Given>
   CUTLASS_DEVICE static void cap(Accumulators &acc, Given const &scores) {
-    constexpr float kTwoLog2e = 2.8853900817779268f;
-    const float outer = scores.cap * scores.inverse_scale, inner = kTwoLog2e / outer;
+    const float outer = scores.cap * scores.inverse_scale, inner = 1.0f / outer;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < cute::size(acc); i++) {
-      // tanh(x) = 1 - 2 / (1 + exp(2 x)), whose error is absolute; the instruction's is one of eleven bits.
-      acc(i) = outer - 2.0f * outer * __frcp_rn(1.0f + exp2f(inner * acc(i)));
+      // Its error is that of a score in half precision.
+      acc(i) = outer * cutlass::fast_tanh(inner * acc(i));
     }
   }
 
