@@ -227,24 +227,24 @@ def measure(model: str, batch: int, paths: dict[str, Path], *, compiled: bool, p
             runs[name] = session.bind(given, outputs, stream)
             runs[name]()
             torch.cuda.synchronize()
-            found["errors"][name] = error(outputs["output"], exact)
+            found["errors"][name] = error(outputs["output"], exact, name)
             if profiled:
                 found.setdefault("functions", {})[name] = slowest(bundle, given)
         rivals = torch_runs(module, inputs, compiled=compiled)
         if rivals:  # some models cannot run in half precision, or on a GPU
             half, halves = given_to(module, inputs, torch.float16)
-            found["errors"]["torch"] = error(half(*halves), exact)
+            found["errors"]["torch"] = error(half(*halves), exact, "torch")
         found["us"] = in_turns(runs | rivals)
     best = min((found["us"][name]["median"] for name in rivals), default=math.nan)
     found["ahead"] = {name: round(best / found["us"][name]["median"], 3) for name in runs}
     return found
 
 
-def error(got: torch.Tensor, exact: torch.Tensor) -> float:
+def error(got: torch.Tensor, exact: torch.Tensor, whose: str) -> float:
     """Return the greatest difference, of the greatest output. Raises ArithmeticError if there is none."""
     found = float(((got.double() - exact).abs().max() / exact.abs().max()).item())
     if not math.isfinite(found):
-        raise ArithmeticError("results are not finite")
+        raise ArithmeticError(f"results of {whose} are not finite")
     return found
 
 

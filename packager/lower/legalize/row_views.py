@@ -94,14 +94,14 @@ def _view(flow: Dataflow, data: Any) -> _View | None:
 
 
 def _keeps_rows(call: Any) -> bool:
-    """Whether a call is a view whose last axis is that of its operand, as a whole."""
+    """Whether a call is a view whose last axis is that of its operand, as a whole or some of it."""
     if operator_of(call) not in VIEWS:
         return False
     axes, slices = axes_of(call), slice_of(call)
     if axes is not None:
         return axes[-1] == len(axes) - 1
     if operator_of(call) == "strided_slice":
-        return slices is not None and slices[-1] == slice(None) and all((part.start or 0) >= 0 for part in slices)
+        return slices is not None and all((part.start or 0) >= 0 for part in slices)
     return same((extents_of(call.args[0]) or ())[-1:], (extents_of(call) or ())[-1:])
 
 

@@ -1,5 +1,5 @@
-"""Drops no-ops: casts to the same type, broadcasts to the same shape, views of views, reductions of one element,
-permutations and their inverses, pads by nothing, dropout.
+"""Drops no-ops: casts to the same type, broadcasts to the same shape, views of views, slices of slices, reductions of
+one element, permutations and their inverses, pads by nothing, dropout.
 
 Frontends emit them liberally. They would break pattern matching (a matmul and its bias) and CSE.
 """
@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import axes_of, operator_of
+from packager.graph.dataflow import axes_of, operator_of, slice_of, static_shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings
 
@@ -53,6 +53,8 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
         inner: Any = made.get(call.args[0])
         is_undone = axes_of(call) == _inverse(axes_of(inner) or ())
         return relax.VarBinding(binding.var, inner.args[0]) if is_undone else binding
+    if operator_of(call) == "strided_slice" and (whole := _slice_of_slice(call, made)) is not None:
+        return relax.VarBinding(binding.var, whole)
     if operator_of(call) not in SAME:
         return binding
     source = call.args[0]
@@ -79,6 +81,20 @@ def _passed_through(call: Any, source: Any, made: IdentityMap[Any]) -> Any:
         types = str(inner.args[0].ty.dtype), str(source.ty.dtype)
         return inner.args[0] if types in EXACT else None
     return None
+
+
+def _slice_of_slice(call: Any, made: IdentityMap[Any]) -> Any:
+    """Return one slice of static places for that of another one; None if it is none."""
+    inner: Any = made.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
+    parts = [slice_of(each) for each in (inner, call)] if operator_of(inner) == "strided_slice" else [None]
+    extents = None if inner is None or None in parts else static_shape_of(inner.args[0])
+    if extents is None:
+        return None
+    places = [range(extent) for extent in extents]
+    for slices in parts:
+        places = [each[part] for each, part in zip(places, slices or (), strict=True)]
+    begins, ends = [each.start for each in places], [each.stop for each in places]
+    return relax.BlockBuilder().normalize(relax.op.strided_slice(inner.args[0], [*range(len(places))], begins, ends))
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:

@@ -86,12 +86,35 @@ def test_rows_that_something_else_reads_are_copied() -> None:
     assert names(read_rows(module)) == names(module)
 
 
-def test_a_part_of_each_row_is_copied() -> None:
-    def make(emit: Any, packed: Any) -> Any:
-        return normalize(emit(R.strided_slice(packed, [4], [0], [16])), Normalization((4,), 1e-6))
+@pytest.mark.parametrize(("begin", "end"), [(0, 16), (16, 32), (5, 29)])
+@pytest.mark.parametrize("norm", [lambda x: normalize(x, Normalization((2,), 1e-6, centered=False)), None])
+def test_a_part_of_each_row(begin: int, end: int, norm: Callable[[Any], Any] | None) -> None:
+    """As latent keys and values of DeepSeek's attention, beside rotated ones."""
 
-    module = function(inputs(SHAPE), make)
-    assert names(read_rows(module)) == names(module)
+    def make(emit: Any, packed: Any) -> Any:
+        part = emit(R.strided_slice(packed, [2], [begin], [end]))
+        ones, zeros = (relax.const(np.full(end - begin, number, np.float32)) for number in (1, 0))
+        return R.nn.layer_norm(part, ones, zeros, -1, 1e-5) if norm is None else norm(part)
+
+    shape = (3, 40, 32)
+    module = function(inputs(shape), make)
+    read = relax.transform.DeadCodeElimination()(read_rows(module))
+    (name,) = names(read)
+    assert name.startswith("strided_slice_")
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = compute(expand_norms(module), [x])[0]
+    np.testing.assert_allclose(compute(read, [x])[0], expected, rtol=1e-4, atol=1e-5)
+    (primfunc,) = [f for f in read.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    schedule = schedule_cuda(primfunc, TARGET)
+    assert len(lower(schedule)[1]) == 1
+    constants = [np.ones(end - begin, np.float32), np.zeros(end - begin, np.float32)] if norm is None else []
+    given = [x, *constants, np.zeros(expected.shape, np.float32)]
+    tensors = [
+        tvm.runtime.tensor(array.reshape([int(extent) for extent in parameter.shape]))
+        for array, parameter in zip(given, schedule.params, strict=True)
+    ]
+    tvm.compile(tvm.IRModule({"main": serial(schedule).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
+    np.testing.assert_allclose(tensors[-1].numpy().reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_views_that_copy_nothing_stay() -> None:
