@@ -425,9 +425,9 @@ for name, (module, masks) in list(FORMS.items()):
 KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     (
         {"attention": 1, "dense": 4},
-        ("rotary", "sdpa groups", "one head of keys", "one head repeated", "interleaved groups", "cosine"),
+        ("sdpa groups", "one head of keys", "one head repeated", "interleaved groups"),
     ),
-    ({"attention": 1, "dense": 4}, ("cosine with a mask",)),
+    ({"attention": 1, "dense": 2}, ("rotary", "cosine", "cosine with a mask")),  # heads that are turned are one product
     ({"attention": 1, "dense": 3}, ("factors of rows",)),  # keys and values are one product
     ({"attention": 1, "dense": 2}, ("cosine packed", "normalized heads", "rms of heads")),
     ({"dense": 6}, ("factors after a mask",)),
