@@ -199,10 +199,19 @@ def in_three_axes(q: Any, k: Any, v: Any) -> Any:
     return torch.bmm(torch.softmax(found, -1).view(BATCH * HEADS, ROWS, ROWS), v).view(BATCH, HEADS, ROWS, DEPTH)
 
 
-def rotated(x: Any) -> Any:
-    angles = torch.arange(ROWS)[:, None] * (10.0 ** -torch.arange(DEPTH // 2))[None].repeat(1, 2)
-    turned = torch.cat([-x[..., DEPTH // 2 :], x[..., : DEPTH // 2]], -1)
-    return x * angles.cos() + turned * angles.sin()
+class Rotary(nn.Module):
+    """Queries and keys are rotated by angles that are of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.arange(ROWS)[:, None] * (10.0 ** -torch.arange(DEPTH // 2))[None].repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        turned = [torch.cat([-x[..., DEPTH // 2 :], x[..., : DEPTH // 2]], -1) for x in (q, k)]
+        q, k = (x * self.cos + y * self.sin for x, y in zip((q, k), turned, strict=True))
+        return attend(q, k, v, is_causal=True)
 
 
 def cosine(q: Any, k: Any, v: Any, mask: Any = 0.0) -> Any:
@@ -257,7 +266,7 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "float32 softmax": (Attention(lambda q, k, v: torch.softmax(scores(q, k).float(), -1).to(q.dtype) @ v), ()),
     "one head of keys": (Attention(plain, kv_heads=1), ()),
     "three axes": (Attention(in_three_axes), ()),
-    "rotary": (Attention(lambda q, k, v: attend(rotated(q), rotated(k), v, is_causal=True)), ()),
+    "rotary": (Attention(Rotary()), ()),
     "multihead": (MultiHead(), ()),
     "multihead causal": (MultiHead(mask=CAUSAL), ()),
     "multihead padding": (MultiHead(), (~PADDING[:, 0, 0],)),
