@@ -65,10 +65,13 @@ def _rows(flow: Dataflow, product: Any) -> tuple[int, ...]:
 
 def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any]) -> list[IdentityMap[Any]]:
     """Return groups of products of the same many rows, with their results: themselves, or what adds vectors to them."""
-    partners = [(product, _gated(flow, product, products)) for product in products]
-    gates = IdentityMap((gate, partner) for gate, partner in partners if partner is not None)
-    pairs = [IdentityMap((each, each) for each in pair) for pair in gates.items()]
-    gated = IdentitySet(each for pair in pairs for each in pair)
+    pairs: list[IdentityMap[Any]] = []
+    gated = IdentitySet()
+    for gate in products:
+        partner = _gated(flow, gate, products)
+        if partner is not None and gate not in gated and partner not in gated:
+            pairs.append(IdentityMap((each, each) for each in (gate, partner)))
+            gated |= IdentitySet((gate, partner))
     plain, heads = IdentityMap[Any](), IdentityMap[Any]()
     for product in products:
         chain = next(chains(flow, product))

@@ -165,6 +165,23 @@ def test_a_gate_and_what_it_gates_stay_without_others() -> None:
     assert [int(product.ty.shape.values[1]) for product in found] == [32, 32]
 
 
+def test_two_gates_of_one_product() -> None:
+    """The first is made with it."""
+
+    def block(emit: Any, x: Any, first: Any, second: Any, up: Any) -> Any:
+        gates = [emit(R.matmul(x, matrix)) for matrix in (first, second)]
+        wide = emit(R.matmul(x, up))
+        return emit(R.add(gated(emit, gates[0], wide, None), gated(emit, gates[1], wide, None)))
+
+    shapes = ((40, 32), *[(32, 16)] * 3)
+    module = function(inputs(*shapes), block)
+    merged = merge_products(module, 1)
+    assert (products(module), products(merged)) == (3, 2)
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize(("rows", "heads", "name"), [(1, 4, "reshape"), (3, 1, "reshape"), (3, 4, "permute_dims")])
 def test_transposes_of_an_axis_of_one_element_are_reshapes(rows: int, heads: int, name: str) -> None:
     x = relax.Var("x", relax.TensorType((2, rows, heads, 8), "float32"))
