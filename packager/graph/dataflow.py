@@ -116,16 +116,20 @@ def axes_of(call: Any) -> tuple[int, ...] | None:
 
 def slice_of(call: Any) -> tuple[slice, ...] | None:
     """Return the slices of the axes that a call takes, one after the other element; None for other calls."""
+    slices = strided_slice_of(call)
+    return None if slices is None or any(part.step is not None for part in slices) else slices
+
+
+def strided_slice_of(call: Any) -> tuple[slice, ...] | None:
+    """Return the slices of the axes that a call takes, also with steps; None for other calls."""
     rank = len(shape_of(call.args[0]) or ()) if operator_of(call) == "strided_slice" else 0
     lists = [argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple)] if rank else []
     if len(lists) < 3 or not all(isinstance(number, tirx.IntImm) for fields in lists for number in fields):
         return None
     axes, begins, ends, *steps = ([int(number) for number in fields] for fields in lists)
-    if any(step != 1 for step in (steps[0] if steps else ())):
-        return None
     slices = [slice(None)] * rank
-    for axis, begin, end in zip(axes, begins, ends, strict=True):
-        slices[axis] = slice(begin, end)
+    for axis, begin, end, step in zip(axes, begins, ends, steps[0] if steps else [1] * len(axes), strict=True):
+        slices[axis] = slice(begin, end, None if step == 1 else step)
     return tuple(slices)
 
 

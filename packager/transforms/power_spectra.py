@@ -9,6 +9,7 @@ from typing import Any
 
 from packager.graph.dataflow import Dataflow, operator_of, scalar_of
 from packager.graph.identity import IdentitySet
+from packager.graph.rewrite import PRODUCTS
 
 VIEWS = ("reshape", "permute_dims", "squeeze", "expand_dims", "strided_slice", "astype")
 BOUNDS = ("maximum", "minimum", "clip", "add", "multiply", "divide")  # by numbers
@@ -20,7 +21,7 @@ def logs_of_powers(flow: Dataflow) -> IdentitySet:
     found = IdentitySet()
     for variable in flow.variables:
         call = flow.value(variable)
-        if operator_of(call) in ("matmul", "nn.conv1d", "nn.conv2d") and _is_read_by_log(flow, variable):
+        if f"relax.{operator_of(call)}" in PRODUCTS and _is_read_by_log(flow, variable):
             powers = [power for operand in call.args for power in _powers(flow, operand)]
             found |= IdentitySet([*powers, variable] if powers else [])
     return found

@@ -20,6 +20,14 @@ def compute(module: tvm.IRModule, arguments: Iterable[Any]) -> list[np.ndarray]:
     return [value.numpy() for value in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
 
 
+def assert_same_results(changed: tvm.IRModule, module: tvm.IRModule, *, rtol: float, atol: float) -> None:
+    """Compare the first results of two modules of the same float32 parameters, of normal numbers."""
+    rng = np.random.default_rng(0)
+    shapes = [[int(extent) for extent in parameter.ty.shape.values] for parameter in module["main"].params]
+    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    np.testing.assert_allclose(compute(changed, arguments)[0], compute(module, arguments)[0], rtol=rtol, atol=atol)
+
+
 def _tensors(argument: Any) -> Any:
     if isinstance(argument, list):
         return list(map(_tensors, argument))

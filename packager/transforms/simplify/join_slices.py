@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import Dataflow, axes_of, operator_of, scalar_of, static_shape_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, scalar_of, static_shape_of, strided_slice_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, map_operands, tidy
 
@@ -117,17 +117,11 @@ def _range_of(call: Any) -> tuple[int, int, int] | None:
 
 def _ranges(call: Any) -> dict[int, range] | None:
     """Return which places of which axes a slice has, None if that is not static."""
-    extents = static_shape_of(call.args[0])
-    lists = [argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple)]
-    if extents is None or len(lists) < 3 or not all(isinstance(n, tirx.IntImm) for fields in lists for n in fields):
+    extents, slices = static_shape_of(call.args[0]), strided_slice_of(call)
+    if extents is None or slices is None:
         return None
-    axes, begins, ends, *steps = ([int(number) for number in fields] for fields in lists)
-    found = {}
-    for axis, begin, end, step in zip(axes, begins, ends, steps[0] if steps else [1] * len(axes), strict=True):
-        places = range(*slice(begin, end, step).indices(extents[axis]))
-        if places != range(extents[axis]):
-            found[axis % len(extents)] = places
-    return found
+    taken = [range(extent)[part] for extent, part in zip(extents, slices, strict=True)]
+    return {axis: places for axis, places in enumerate(taken) if places != range(extents[axis])}
 
 
 def _chain(flow: Dataflow, start: _Pair) -> IdentityMap[_Pair]:

@@ -40,6 +40,16 @@ def names(module: Any) -> list[str]:
     return [called_function(b.value) or operator_of(b.value) for b in bindings_of(module["main"])]
 
 
+def run_serially(schedule: Any, arrays: list[np.ndarray]) -> np.ndarray:
+    """Return the last of the arrays, which a schedule for a GPU writes, run in one thread."""
+    tensors = [
+        tvm.runtime.tensor(array.reshape([int(extent) for extent in parameter.shape]))
+        for array, parameter in zip(arrays, schedule.params, strict=True)
+    ]
+    tvm.compile(tvm.IRModule({"main": serial(schedule).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
+    return tensors[-1].numpy()
+
+
 @pytest.mark.parametrize(
     "norm", [lambda x: normalize(x, RMS), lambda x: normalize(x, CENTERED), layer_norm], ids=["rms", "mean", "layer"]
 )
@@ -60,12 +70,9 @@ def test_heads_of_a_packed_product(norm: Callable[[Any], Any]) -> None:
     assert len(lower(schedule)[1]) == 1
     constants = [SCALE, SCALE - 1] if len(primfunc.params) == 4 else []
     given = [x, *constants, np.zeros(expected.shape, np.float32)]
-    tensors = [
-        tvm.runtime.tensor(array.reshape([int(extent) for extent in parameter.shape]))
-        for array, parameter in zip(given, schedule.params, strict=True)
-    ]
-    tvm.compile(tvm.IRModule({"main": serial(schedule).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
-    np.testing.assert_allclose(2 * tensors[-1].numpy().reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        2 * run_serially(schedule, given).reshape(expected.shape), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("order", [(2, 0, 3, 4, 1), (2, 0, 1, 4, 3)])
@@ -109,12 +116,7 @@ def test_a_part_of_each_row(begin: int, end: int, norm: Callable[[Any], Any] | N
     assert len(lower(schedule)[1]) == 1
     constants = [np.ones(end - begin, np.float32), np.zeros(end - begin, np.float32)] if norm is None else []
     given = [x, *constants, np.zeros(expected.shape, np.float32)]
-    tensors = [
-        tvm.runtime.tensor(array.reshape([int(extent) for extent in parameter.shape]))
-        for array, parameter in zip(given, schedule.params, strict=True)
-    ]
-    tvm.compile(tvm.IRModule({"main": serial(schedule).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
-    np.testing.assert_allclose(tensors[-1].numpy().reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run_serially(schedule, given).reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_views_that_copy_nothing_stay() -> None:

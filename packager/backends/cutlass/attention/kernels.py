@@ -137,17 +137,12 @@ class Sm80Attention(_Kernel):
 
     def takes(self, form: AttentionForm) -> bool:
         """Whether the kernel supports attentions of a form."""
-        same = (form.dtype, form.causal) == (self.dtype, self.causal)
+        same = (form.dtype, form.causal, form.capped) == (self.dtype, self.causal, False)
         vector = vector_of(self.dtype)
         access = vector if self.aligned else 4
         depths = (form.depth, form.value_depth)
         fits = max(depths) <= self.depth and all(number % access == 0 for number in (*depths, form.alignment))
-        return (
-            same
-            and fits
-            and not form.capped
-            and (form.bias == "none" or (self.bias and form.bias_alignment % vector == 0))
-        )
+        return same and fits and (form.bias == "none" or (self.bias and form.bias_alignment % vector == 0))
 
 
 @dataclass(frozen=True)

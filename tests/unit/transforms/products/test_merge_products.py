@@ -14,7 +14,7 @@ from packager.graph.dataflow import bindings_of, operator_of
 from packager.transforms.products.merge_products import merge_products
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
 from tests.unit.transforms.products.test_modulated_convs import function, inputs
-from tests.unit.tvm_machine import compute
+from tests.unit.tvm_machine import assert_same_results, compute
 
 R = relax.op
 WIDTHS = (16, 8, 24)
@@ -47,10 +47,7 @@ def test_products_of_the_same_rows_are_one(rows: int, transposed: bool) -> None:
     module = made(rows, transposed=transposed)
     merged = merge_products(module, 1)
     assert (products(module), products(merged)) == (3, 1)
-    rng = np.random.default_rng(0)
-    shapes = [[int(extent) for extent in parameter.ty.shape.values] for parameter in module["main"].params]
-    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-5, atol=1e-5)
+    assert_same_results(merged, module, rtol=1e-5, atol=1e-5)
 
 
 def test_what_stays_apart() -> None:
@@ -114,9 +111,7 @@ def test_products_of_many_rows_are_one_where_nothing_is_lost(make: Any) -> None:
     module = of_many_rows(make)
     merged = merge_products(module, 1)
     assert products(merged) == products(module) - 1
-    rng = np.random.default_rng(0)
-    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in ((40, 32), (32, 16), (32, 16), (16,))]
-    np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-4, atol=1e-3)
+    assert_same_results(merged, module, rtol=1e-4, atol=1e-3)
 
 
 def activated_for_two(emit: Any, a: Any, b: Any, _other: Any) -> Any:
@@ -142,15 +137,12 @@ def test_keys_without_a_bias_are_merged_in_place() -> None:
         scores = emit(R.multiply(emit(R.negative(heads[0])), emit(R.negative(heads[1]))))
         return emit(R.matmul(scores, emit(R.permute_dims(heads[2], [0, 2, 1]))))
 
-    shapes = ((40, 32), (16,), *[(32, 16)] * 3)
-    module = function(inputs(*shapes), block)
+    module = function(inputs((40, 32), (16,), *[(32, 16)] * 3), block)
     merged = merge_products(module, 1)
     assert products(module) - products(merged) == 2
     begins = [b.value.args[2].fields[0] for b in bindings_of(merged["main"]) if operator_of(b.value) == "strided_slice"]
     assert [int(begin) for begin in begins] == [16, 0, 32]  # of keys, which are read first, of queries, of values
-    rng = np.random.default_rng(0)
-    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-4, atol=1e-3)
+    assert_same_results(merged, module, rtol=1e-4, atol=1e-3)
 
 
 def test_a_gate_and_what_it_gates_stay_without_others() -> None:
@@ -173,13 +165,10 @@ def test_two_gates_of_one_product() -> None:
         wide = emit(R.matmul(x, up))
         return emit(R.add(gated(emit, gates[0], wide, None), gated(emit, gates[1], wide, None)))
 
-    shapes = ((40, 32), *[(32, 16)] * 3)
-    module = function(inputs(*shapes), block)
+    module = function(inputs((40, 32), *[(32, 16)] * 3), block)
     merged = merge_products(module, 1)
     assert (products(module), products(merged)) == (3, 2)
-    rng = np.random.default_rng(0)
-    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    np.testing.assert_allclose(compute(merged, arguments)[0], compute(module, arguments)[0], rtol=1e-4, atol=1e-3)
+    assert_same_results(merged, module, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("rows", "heads", "name"), [(1, 4, "reshape"), (3, 1, "reshape"), (3, 4, "permute_dims")])
