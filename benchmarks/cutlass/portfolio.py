@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.gpu import decoder
-from benchmarks.gpu.zoo import BATCHES, ENTRIES, module_of
+from benchmarks.gpu.zoo.cases import BATCHES, ENTRIES, module_of
 from benchmarks.zoo.models import export
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm, DequantizeBlocks

@@ -264,9 +264,13 @@ def test_zoo(run_benchmark: Callable[..., Figures]) -> None:
 
 
 def test_the_zoo_has_many_architectures_and_no_name_twice() -> None:
+    from benchmarks.gpu.entries import GPU_ENTRIES
     from benchmarks.zoo.models import ENTRIES, ZOO
+    from benchmarks.zoo.unseen.transformers_models import TRANSFORMERS
 
     assert len(ENTRIES) == len(ZOO) > 60
+    everything = [entry.name for entry in (*ENTRIES, *TRANSFORMERS, *GPU_ENTRIES)]
+    assert len(everything) == len(set(everything))
 
 
 @pytest.mark.slow

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gpu import zoo
 from benchmarks.gpu.placement.networks import NETWORKS
+from benchmarks.gpu.zoo.cases import ENTRIES as ZOO_ENTRIES
+from benchmarks.gpu.zoo.cases import module_of
 from benchmarks.harness.gpu import matches
 from benchmarks.zoo.models import export
 
-ENTRIES = zoo.ENTRIES | {entry.name: entry for entry in NETWORKS}
+ENTRIES = ZOO_ENTRIES | {entry.name: entry for entry in NETWORKS}
 CUTLASS = "cutlass -candidates=1"  # more take many times as long to compile
 CUDNN = "cudnn -operators=conv1d,conv2d,conv3d,conv_transpose,depthwise"
 TARGETS = {"fp16": (CUTLASS, "cublas", CUDNN), "fp32": (CUTLASS, f"{CUDNN} -allow_tf32=1")}
@@ -79,6 +80,6 @@ def exported(case: Case, folder: Path) -> Path:
     path = folder / f"{case.model}-{case.batch}.onnx"
     if not path.exists():
         partial = path.with_suffix(f".{case.precision}.part")  # two cases may have one model
-        export(*zoo.module_of(ENTRIES[case.model], case.batch), partial)
+        export(*module_of(ENTRIES[case.model], case.batch), partial)
         partial.replace(path)
     return path

@@ -18,12 +18,14 @@ import numpy as np
 import torch
 
 import packager
-from benchmarks.gpu import zoo
 from benchmarks.gpu.cublas import unpack
 from benchmarks.gpu.cublas_torch import device_outputs, turns_of
 from benchmarks.gpu.placement.cases import BY_NAME, ENTRIES, Case, chosen
 from benchmarks.gpu.placement.parts import measure_parts
 from benchmarks.gpu.placement.processes import step
+from benchmarks.gpu.zoo.cases import module_of
+from benchmarks.gpu.zoo.measuring import error
+from benchmarks.gpu.zoo.rivals import given_to, torch_runs
 from benchmarks.harness.gpu import header
 from packager.cli.reports.tables import print_tables
 from packager.cli.reports.tune import tune_tables
@@ -94,16 +96,16 @@ class Rivals:
     """A network in torch: its inputs, what float64 computes, its best runs, and what these differ."""
 
     def __init__(self, case: Case, folder: Path, *, compiled: bool) -> None:
-        module, self.inputs = zoo.module_of(ENTRIES[case.model], case.batch)
+        module, self.inputs = module_of(ENTRIES[case.model], case.batch)
         dtype = DTYPES[case.precision]
         with torch.no_grad(), gpu_alone(folder):  # doubles keep a GPU busy
-            exactly, doubles = zoo.given_to(module, self.inputs, torch.float64)
+            exactly, doubles = given_to(module, self.inputs, torch.float64)
             self.exact = exactly(*doubles)
             del exactly
-            single, singles = zoo.given_to(module, self.inputs, dtype)
-            self.error = zoo.error(single(*singles), self.exact)
+            single, singles = given_to(module, self.inputs, dtype)
+            self.error = error(single(*singles), self.exact)
         with torch.no_grad():
-            self.runs: Runs = zoo.torch_runs(module, self.inputs, dtype, compiled=compiled)
+            self.runs: Runs = torch_runs(module, self.inputs, dtype, compiled=compiled)
         torch.cuda.synchronize()
 
 
@@ -180,7 +182,7 @@ def _compared(
         call = session.bind(given, outputs, stream)
         call()
         torch.cuda.synchronize()
-        errors[name] = zoo.error(outputs["output"], rivals.exact)
+        errors[name] = error(outputs["output"], rivals.exact)
         call()  # the graph is there now
         torch.cuda.synchronize()
         start = time.perf_counter()

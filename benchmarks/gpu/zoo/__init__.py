@@ -1,0 +1,1 @@
+"""The zoo on a GPU in half precision, beside torch."""
