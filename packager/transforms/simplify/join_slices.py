@@ -116,11 +116,13 @@ def _range_of(call: Any) -> tuple[int, int, int] | None:
 
 
 def _ranges(call: Any) -> dict[int, range] | None:
-    """Return which places of which axes a slice has, None if that is not static."""
+    """Return which places of which axes a slice has in their order; None if that is not static, or not their order."""
     extents, slices = static_shape_of(call.args[0]), strided_slice_of(call)
     if extents is None or slices is None:
         return None
     taken = [range(extent)[part] for extent, part in zip(extents, slices, strict=True)]
+    if any(places.step < 0 for places in taken):
+        return None
     return {axis: places for axis, places in enumerate(taken) if places != range(extents[axis])}
 
 
@@ -236,6 +238,11 @@ def _joined(
         return relax.op.strided_slice(call.args[0], [pair.axis], [begins[1]], [ends[2]])
     if operator_of(call) in _RESHAPES:
         return relax.op.reshape(whole[call.args[0]], pair.shape)
+    if operator_of(call) == "strided_slice":  # it may name the axis of the pair, and all of its half
+        taken = _ranges(call)
+        assert taken is not None
+        lists = zip(*((r.start, r.stop, r.step) for r in taken.values()), strict=True)
+        return relax.op.strided_slice(whole[call.args[0]], list(taken), *map(list, lists))
 
     def replaced(operand: Any) -> Any:
         if isinstance(operand, relax.Tuple):

@@ -78,6 +78,21 @@ def of_pairs(emit: Any, x: Any, cos: Any, sin: Any) -> Any:
     return scores(emit, turned_pairs(emit, q, cos, sin), repeated(emit, turned_pairs(emit, k, cos, sin)))
 
 
+def of_all_axes(emit: Any, x: Any, cos: Any, sin: Any) -> Any:
+    """Slices name all axes, as compositions of several do, also that of the heads."""
+
+    def half_of(each: Any, begin: int) -> Any:
+        ends = (BATCH, SHARED, ROWS, begin + DEPTH // 2)
+        return emit(R.strided_slice(each, (0, 1, 2, 3), (0, 0, 0, begin), ends))
+
+    def turned(each: Any) -> Any:
+        halves = emit(R.concat([emit(R.negative(half_of(each, DEPTH // 2))), half_of(each, 0)], axis=-1))
+        return emit(R.add(emit(R.multiply(each, cos)), emit(R.multiply(halves, sin))))
+
+    q, k = heads_of(emit, x, 0, SHARED), heads_of(emit, x, SHARED, SHARED)
+    return scores(emit, turned(q), turned(k))
+
+
 def of_other_places(emit: Any, x: Any, _cos: Any, sin: Any) -> Any:
     """Queries have the even columns, keys the odd ones."""
     q, k = heads_of(emit, x, 0, HEADS), heads_of(emit, x, HEADS, SHARED)
@@ -106,7 +121,7 @@ def count(module: Any, name: str) -> int:
     return sum(operator_of(binding.value) == name for binding in bindings_of(module["main"]))
 
 
-@pytest.mark.parametrize("make", [grouped, keys_first, stacked, of_pairs])
+@pytest.mark.parametrize("make", [grouped, keys_first, stacked, of_pairs, of_all_axes])
 def test_rotations_of_queries_and_keys_are_one(make: Any) -> None:
     module = function(inputs(*SHAPES), make)
     joined = join_slices(module)
