@@ -128,7 +128,9 @@ def _columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     for block in blocks(sch):
         if is_reduction(sch, block) and len(sch.get_loops(block)) == kinds(sch, block).count(tirx.IterVar.CommReduce):
             raise ScheduleError("the reduction keeps no axis")
-    return schedule_column_reduction(primfunc)
+    scheduled = schedule_column_reduction(primfunc)
+    _check_repeats(schedule_of(scheduled))
+    return scheduled
 
 
 def _check_reductions(sch: s_tir.Schedule) -> None:
@@ -149,7 +151,8 @@ def _reduce_by_dlight(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
 def _check_repeats(sch: s_tir.Schedule) -> None:
     """Raise ScheduleError if a block runs many more times than it has instances.
 
-    Where the last block does not read a reduction, dlight's thread blocks each compute all of it.
+    Where the last block does not read a reduction, dlight's thread blocks each compute all of it; threads of columns
+    would reduce a whole row for each of its elements.
     """
     for block in blocks(sch):
         loops = extents(sch, sch.get_loops(block))

@@ -29,6 +29,7 @@ from packager.lower.blocks import (
 )
 from packager.lower.cuda.rows.layout import Rows, lay_out_rows
 from packager.lower.cuda.rows.merge import merge_leading_axes, merge_rows
+from packager.lower.cuda.rows.parts import loads_part
 
 # Elements that a thread loads ahead from a row in global memory.
 UNROLLED = 4
@@ -113,7 +114,12 @@ def _is_one(extent: Any) -> bool:
 
 
 def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether to inline: all but values computed once per row and read again, such as softmax's exponentials."""
+    """Tell whether to inline: all but values computed once per row and read again, such as softmax's exponentials.
+
+    What loads part of a longer row holds it, as a copy of an operand in registers does.
+    """
+    if loads_part(sch, block):
+        return False
     consumers = list(sch.get_consumers(block))
     reduces = any(is_reduction(sch, consumer) for consumer in consumers)
     return not (reduces and len(consumers) > 1 and nodes_of(sch.get(block).body, Call))
@@ -271,7 +277,7 @@ def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
     """Load each parameter with a value per row element into registers; return the loading blocks."""
     held = []
     for parameter in sch.mod["main"].params:
-        users = [block for block in full if _reads_row(sch, block, parameter)]
+        users = [block for block in full if _reads_row(sch, block, parameter) and not loads_part(sch, block)]
         if users:
             held.append(sch.cache_read(users[0], read_index(sch, users[0], parameter), "local", users))
     return held

@@ -1,0 +1,31 @@
+"""Finds blocks that load parts of longer rows: queries of a product of queries, keys and values, or one of its heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm.sym import Analyzer
+from tvm.tirx.buffer import is_buffer_var
+
+from packager.graph.identity import IdentitySet
+from packager.lower.blocks import is_spatial, variables
+
+
+def loads_part(sch: s_tir.Schedule, block: Any) -> bool:
+    """Whether a block copies neighboring elements of a parameter's rows, which are longer than those that it writes.
+
+    Inlined, it would make the parameter an operand of other rows than those that are reduced.
+    """
+    body, iters = sch.get(block).body, sch.get(block).iter_vars
+    if not is_spatial(sch, block) or not isinstance(body, tirx.BufferStore) or not isinstance(body.value, TensorLoad):
+        return False
+    source, indices, last = body.value.source, list(body.value.indices), iters[-1]
+    if not indices or not any(is_buffer_var(p) and source.same_as(p) for p in sch.mod["main"].params):
+        return False
+    extents = (source.shape[-1], last.dom.extent)
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents) or int(extents[0]) <= int(extents[1]):
+        return False
+    others = [*indices[:-1], Analyzer().simplify(indices[-1] - last.var)]
+    return not variables(*others) & IdentitySet([last.var])
