@@ -92,6 +92,41 @@ def test_views_of_dynamic_extents(tmp_path: Path) -> None:
     check(forward, (torch.randn(4, 6), places), tmp_path, ({0: n}, {}), (other,))
 
 
+def test_assigned_slices(tmp_path: Path) -> None:
+    def written(into: Any, *assignments: tuple[Any, Any]) -> Any:
+        into = into.clone()
+        for places, values in assignments:
+            into[places] = values
+        return into
+
+    every, most = slice(None), slice(1, -1)
+
+    def forward(x: Any, y: Any) -> Any:
+        return (
+            written(x.new_empty(4, 6), ((every, slice(0, 2)), y), ((every, slice(2, 6)), x[:, 2:] * 2)),
+            written(x, ((every, slice(1, 3)), y), ((every, slice(2, 4)), y + 1), ((every, slice(-1, None)), 0.5)),
+            written(x, ((most, most), y[:2, :1] + 3), ((0, 2), 7.0), ((slice(3, 99), every), x[:1])),
+            written(x, ((every, slice(0, 6, 2)), y[:, :1]), ((slice(2, 2), every), 3.0)),
+            written(x, *(((every, place), y[:, 0] * place) for place in range(6))),
+        )
+
+    check(forward, (torch.randn(4, 6), torch.randn(4, 2)), tmp_path)
+
+
+def test_slices_of_symbolic_bounds_are_assigned(tmp_path: Path) -> None:
+    def forward(x: Any, y: Any) -> Any:
+        ends = x.clone()
+        ends[: y.shape[0]] = y
+        ends[-y.shape[0] :] += y
+        columns = x * 2
+        columns[:, 1:3] = 0.0
+        return ends, columns
+
+    rows, fewer = torch.export.Dim("rows", min=6, max=64), torch.export.Dim("fewer", min=2, max=3)
+    others = [(torch.randn(7, 4), torch.randn(3, 4))]
+    check(forward, (torch.randn(9, 4), torch.randn(2, 4)), tmp_path, ({0: rows}, {0: fewer}), others)
+
+
 def test_attention_of_rows_that_see_nothing(tmp_path: Path) -> None:
     def forward(q: Any, k: Any, keep: Any, bias: Any) -> Any:
         grouped = F.scaled_dot_product_attention(q, k[:, :1], k[:, :1], enable_gqa=True, scale=0.3)

@@ -81,40 +81,50 @@ def _repeat(importer: Any, node: Any) -> Any:
     return _R.reshape(importer.emit(_R.broadcast_to(data, repeated)), wanted)
 
 
-def _slice_bounds(importer: Any, node: Any, rank: int) -> tuple[int, Any, int]:
-    """Return axis, start and step of a slice. Torch has checked that the start is within a symbolic extent."""
-    axis = argument(node, 1, "dim", 0) % rank
-    start, step = importer.value(argument(node, 2, "start")), argument(node, 4, "step", 1)
-    extent = importer.shape(node.args[0])[axis]
-    start = 0 if start is None else start
+def _from_front(importer: Any, given: Any, extent: Any) -> Any:
+    """Return an index of an axis, counted from its end where it is known to be negative, as that of ``x[-n:]``."""
+    index = importer.value(given)
+    meta = given if isinstance(given, int) else given.meta["val"]
+    negative = meta < 0 if isinstance(meta, int) else meta.node.expr.is_negative
+    return index + extent if negative else index
+
+
+def slice_bounds(importer: Any, node: Any, first: int) -> tuple[int, Any, int]:
+    """Return axis, start and step of a slice, which are arguments of a node from the ``first`` one on.
+
+    Torch has checked that the start is within a symbolic extent.
+    """
+    source = importer.shape(node.args[0])
+    axis = argument(node, first, "dim", 0) % len(source)
+    given, step = argument(node, first + 1, "start"), argument(node, first + 3, "step", 1)
+    extent = source[axis]
+    start = 0 if given is None else _from_front(importer, given, extent)
     if isinstance(start, int) and isinstance(extent, int):
-        start = min(max(start + extent if start < 0 else start, 0), extent)
-    elif isinstance(start, int) and start < 0:
-        start = tirx.max(extent + start, 0)
+        start = min(max(start, 0), extent)
+    elif isinstance(given, int) and given < 0:
+        start = tirx.max(start, 0)
     return axis, start, step
 
 
 def _slice(importer: Any, node: Any) -> Any:
     shape, source = importer.shape(node), importer.shape(node.args[0])
     data = importer.tensor(node.args[0])
-    axis, start, step = _slice_bounds(importer, node, len(shape))
+    axis, start, step = slice_bounds(importer, node, 1)
     if _equal(shape, source):
         return data
     end = start + shape[axis] * step
-    return _strided_slice(data, axis, start, end, step)
+    return strided_slice(data, axis, start, end, step)
 
 
-def _strided_slice(data: Any, axis: int, start: Any, end: Any, step: int = 1) -> Any:
+def strided_slice(data: Any, axis: int, start: Any, end: Any, step: int = 1) -> Any:
     return _R.strided_slice(data, [axis], [start], [end], [step], assume_inbound=True)
 
 
 def _select(importer: Any, node: Any) -> Any:
     source = importer.shape(node.args[0])
     axis = node.args[1] % len(source)
-    index = importer.value(node.args[2])
-    if isinstance(index, int) and index < 0:
-        index = index + source[axis]
-    taken = importer.emit(_strided_slice(importer.tensor(node.args[0]), axis, index, index + 1))
+    index = _from_front(importer, node.args[2], source[axis])
+    taken = importer.emit(strided_slice(importer.tensor(node.args[0]), axis, index, index + 1))
     return _R.squeeze(taken, [axis])
 
 
@@ -127,7 +137,7 @@ def _split(importer: Any, node: Any) -> Any:
         ends = [sum(sizes[: index + 1]) for index in range(len(sizes) - 1)]
         return importer.emit(_R.split(data, ends, axis)) if ends else relax.Tuple([data])
     for size in sizes:
-        parts.append(importer.emit(_strided_slice(data, axis, start, start + size)))
+        parts.append(importer.emit(strided_slice(data, axis, start, start + size)))
         start = start + size
     return relax.Tuple(parts)
 
@@ -136,7 +146,7 @@ def _unbind(importer: Any, node: Any) -> Any:
     axis = argument(node, 1, "dim", 0) % node.args[0].meta["val"].ndim
     data = importer.tensor(node.args[0])
     count = len(node.meta["val"])
-    slices = [importer.emit(_strided_slice(data, axis, index, index + 1)) for index in range(count)]
+    slices = [importer.emit(strided_slice(data, axis, index, index + 1)) for index in range(count)]
     return relax.Tuple([importer.emit(_R.squeeze(part, [axis])) for part in slices])
 
 
@@ -229,7 +239,7 @@ def _pad(importer: Any, node: Any) -> Any:
             raise ValueError("symbolic padding is not supported")
         if before < 0 or after < 0:
             start, end = max(-before, 0), shape[axis] - max(-after, 0)
-            data = importer.emit(_strided_slice(data, axis, start, end))
+            data = importer.emit(strided_slice(data, axis, start, end))
         widths[index : index + 2] = [max(before, 0), max(after, 0)]
     if not any(widths):
         return data

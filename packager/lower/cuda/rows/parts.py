@@ -1,4 +1,4 @@
-"""Finds blocks that load parts of longer rows: queries of a product of queries, keys and values, or one of its heads."""
+"""Finds blocks that load parts of longer rows: queries of a product of queries, keys and values, or single heads."""
 
 from __future__ import annotations
 
