@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from packager.bundle.arrays import Array
+from packager.bundle.dtypes import HALVES, storage_dtype
 from packager.graph import array_views as views
 from packager.graph.array_views import reshape_tracked
 from packager.graph.block_weights import DEQUANTIZE, dequantized, format_of
@@ -44,9 +45,10 @@ def _take(call: relax.Call, array: Array, indices: Array) -> Array | None:
 
 
 def _astype(call: relax.Call, array: Array) -> Array | None:
-    kinds = {array.dtype.kind, np.dtype(str(call.ty.dtype)).kind}
+    dtype = storage_dtype(str(call.ty.dtype))
+    kinds = {"f" if each.name in HALVES else each.kind for each in (array.dtype, dtype)}  # bfloat16's own is "V"
     exact = kinds <= {"i", "u"} or kinds == {"f"} or array.dtype.kind == "b"
-    return array.astype(str(call.ty.dtype)) if exact else None
+    return array.astype(dtype) if exact else None
 
 
 def _dequantize(call: relax.Call, array: Array, scale: Array, zero: Array) -> Array | None:

@@ -492,13 +492,13 @@ def wanted(name: str, path: Path | None = None) -> Any:
 @pytest.mark.parametrize("name", FORMS)
 def test_all_fronts_make_the_same_of_a_form(tmp_path: Path, name: str) -> None:
     calls = []
-    for front in FRONTS:
-        model = placed_file(exported(name, front, tmp_path), targets=GPU, precision="fp16")
+    for front, precision in [*((front, "fp16") for front in FRONTS), (FRONTS[0], "bf16")]:
+        model = placed_file(exported(name, front, tmp_path), targets=GPU, precision=precision)
         called = [called_function(binding.value) for binding in bindings_of(lower(model, "cuda").main)]
         taken = [model.partitions[call].partition.composites[0].name for call in called if call in model.partitions]
         assert Counter(kind.removeprefix("cutlass.") for kind in taken) == TAKEN.get(
             name, {"attention": 1, "dense": 1}
-        ), front
+        ), (front, precision)
         calls.append(sum(call is not None for call in called))
     assert len(set(calls)) == 1, calls
 
