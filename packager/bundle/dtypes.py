@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-HALVES = ("float16", "bfloat16")
+PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}
+"""What ``--precision`` calls the types of half precision."""
+HALVES = tuple(PRECISIONS.values())
 FLOATS = (*HALVES, "float32")
 """The types that products of matrices are computed in on GPUs."""
 

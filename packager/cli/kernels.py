@@ -26,6 +26,9 @@ def kernels(
         ),
     ] = None,
     portfolio: Annotated[str, typer.Option("--portfolio", metavar="NAME|FILE.json", help="Which kernels.")] = "default",
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="fp16|bf16", help="That of the builds that are to find them.")
+    ] = "fp16",
     most: Annotated[
         int | None, typer.Option("--most", metavar="N", help="The N most wanted kernels of each alone.")
     ] = None,
@@ -41,7 +44,13 @@ def kernels(
 
     with shown_progress(quiet=quiet) as receiver, received(receiver):
         listed = compile_kernels(
-            output, archs=arch or ("sm_90a",), portfolio=portfolio, most=most, jobs=jobs, dry_run=dry_run
+            output,
+            archs=arch or ("sm_90a",),
+            portfolio=portfolio,
+            precision=precision,
+            most=most,
+            jobs=jobs,
+            dry_run=dry_run,
         )
     if as_json:
         print_json({"schema_version": 1, "lists": [dataclasses.asdict(found) for found in listed]})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packager.backends.base import Context
+from packager.bundle.dtypes import PRECISIONS
 from packager.bundle.staging import temporary_folder
 from packager.codegen.toolchain import find_toolchain
 from packager.errors import UsageError
@@ -31,6 +32,7 @@ def compile_kernels(
     *,
     archs: Sequence[str] = ("sm_90a",),
     portfolio: str = "default",
+    precision: str = "fp16",
     most: int | None = None,
     jobs: int | None = None,
     dry_run: bool = False,
@@ -38,27 +40,32 @@ def compile_kernels(
     """Fill a shared cache with the kernels of a portfolio, and return which these are.
 
     ``output`` is a folder or URL, as ``build`` takes them for ``shared_cache``; ``archs`` are values of ``-arch`` of
-    the Target ``cuda``, whose bundles find the kernels; ``most`` are the kernels of each, the most wanted first. What
-    the cache has is not compiled again. Raises UsageError, ToolchainError.
+    the Target ``cuda``, whose bundles find the kernels; ``precision`` is that of the builds, ``fp16`` or ``bf16``;
+    ``most`` are the kernels of each, the most wanted first. What the cache has is not compiled again. Raises
+    UsageError, ToolchainError.
     """
     for name, value in (("--most", most), ("--jobs", jobs)):
         if value is not None and value < 1:
             raise UsageError(f"{name} {value}: at least 1")
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision {precision!r} is unknown", hint=f"valid: {', '.join(PRECISIONS)}")
     require_build_packages()
     listed = []
     for text in dict.fromkeys(archs):
         targets = parse_targets([f"cuda -arch={text}", "cutlass"])
         require_available(targets)
-        listed.append(_compile(output, targets, portfolio, most, jobs or os.cpu_count() or 1, dry_run))
+        listed.append(_compile(output, targets, portfolio, precision, most, jobs or os.cpu_count() or 1, dry_run))
     return listed
 
 
-def _compile(output: StrPath, targets: TargetList, name: str, most: int | None, jobs: int, dry_run: bool) -> KernelList:
+def _compile(
+    output: StrPath, targets: TargetList, name: str, precision: str, most: int | None, jobs: int, dry_run: bool
+) -> KernelList:
     from packager.backends.cutlass.portfolio import compile_portfolio, kernels_of, read_portfolio
 
     (target,) = targets.specialized
     archs = tuple(target.options.arch)
-    kernels = kernels_of(read_portfolio(name), archs)[:most]
+    kernels = kernels_of(read_portfolio(name), archs, PRECISIONS[precision])[:most]
     names = tuple(config.name for config, _ in kernels)
     if dry_run:
         return KernelList(archs, names)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from packager.bundle.buckets import Buckets, check_count
+from packager.bundle.dtypes import PRECISIONS
 from packager.bundle.manifest import ENTRY_SYMBOL
 from packager.errors import UsageError
 from packager.frontends.dims import DimRequest, check_argument, named_dims
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from packager.backends.base import Target
     from packager.bundle.arrays import Array
 
-PRECISIONS = ("fp16", "bf16")
 WEIGHTS = ("embedded", "external")
 PlacementRule = Literal["greedy", "trial", "shipped"]
 PLACEMENTS: tuple[PlacementRule, ...] = ("greedy", "trial", "shipped")

@@ -19,6 +19,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from packager.bundle.dtypes import PRECISIONS
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.normalize import NAME as NORMALIZE
@@ -28,7 +29,6 @@ from packager.ir.model import ImportedModel
 from packager.transforms.power_spectra import logs_of_powers
 from packager.transforms.simplify.raise_norms import FOLLOWERS, raise_norms
 
-DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 FULL = "float32"
 LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
 MOVEMENT = frozenset(
@@ -52,7 +52,7 @@ def convert_precision(model: ImportedModel, precision: str | None) -> ImportedMo
     num_inputs = len(model.signature.inputs)
     # Dead code would be read in float32, and so would its operands then.
     module = apply([relax.transform.DeadCodeElimination()], raise_norms(model.module, num_inputs, of_vectors=True))
-    main = _Converter(module["main"], num_inputs, DTYPES[precision]).convert()
+    main = _Converter(module["main"], num_inputs, PRECISIONS[precision]).convert()
     return replace(model, module=with_main(module, main))
 
 

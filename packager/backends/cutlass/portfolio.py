@@ -24,6 +24,7 @@ from packager.backends.cutlass.gemm.few_rows import FewRowsGemm
 from packager.backends.cutlass.gemm.kernels import GemmConfig
 from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.kernels import QuantizedConfig
+from packager.bundle.dtypes import HALVES
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.errors import UsageError, valid_names
 
@@ -78,8 +79,25 @@ def read_portfolio(name: str) -> Portfolio:
         ) from None
 
 
-def kernels_of(portfolio: Portfolio, archs: tuple[str, ...]) -> list[tuple[KernelConfig, tuple[str, ...]]]:
-    """Return the kernels for bundles of these architectures, and what each is compiled for, the most wanted first."""
+def of_type(config: Any, dtype: str) -> Any:
+    """Return a configuration with another half-precision type."""
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changed = {
+        name: of_type(value, dtype) if dataclasses.is_dataclass(value) else dtype
+        for name, value in fields.items()
+        if dataclasses.is_dataclass(value) or value in HALVES
+    }
+    return dataclasses.replace(config, **changed)
+
+
+def kernels_of(
+    portfolio: Portfolio, archs: tuple[str, ...], dtype: str = "float16"
+) -> list[tuple[KernelConfig, tuple[str, ...]]]:
+    """Return the kernels for bundles of these architectures, and what each is compiled for, the most wanted first.
+
+    Half precision is ``dtype``: models ask for the same tiles with either.
+    """
+    portfolio = {group: tuple(of_type(config, dtype) for config in configs) for group, configs in portfolio.items()}
     hopper = [(config, (SM90A,)) for config in portfolio["hopper"] if SM90A in archs]
     besides = portfolio["besides"] if SM90A in archs else ()
     plain = portfolio["plain"] if archs != (SM90A,) else ()

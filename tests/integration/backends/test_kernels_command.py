@@ -24,12 +24,17 @@ def test_a_dry_run_lists_the_kernels(cli: Cli, tmp_path: Path) -> None:
     assert len(set(first["kernels"])) == len(first["kernels"]) > 10
     few = cli("kernels", "-o", tmp_path / "store", "--most", 2, "--dry-run").stdout
     assert few.split() == ["sm_90a:", "2", "kernels", *first["kernels"][:2]]
+    own = ("--precision", "bf16", "--dry-run", "--json")
+    (other,) = json.loads(cli("kernels", "-o", tmp_path / "store", *own).stdout)["lists"]
+    assert len(other["kernels"]) == len(first["kernels"])
+    assert not set(other["kernels"]) & set(first["kernels"])
     assert not (tmp_path / "store").exists()
 
 
 def test_wrong_options_are_refused(cli: Cli, tmp_path: Path) -> None:
     for options, message in (
         (("--most", 0), "--most 0: at least 1"),
+        (("--precision", "fp8"), "--precision 'fp8' is unknown"),
         (("--portfolio", "odd"), "cannot read the portfolio odd"),
         (("--arch", "sm_1"), "sm_1"),
     ):

@@ -14,7 +14,8 @@ import onnx.helper
 
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.module import kernels_for
-from packager.backends.cutlass.portfolio import GROUPS, group_of, kernels_of, of_json, read_portfolio, to_json
+from packager.backends.cutlass.portfolio import GROUPS, kernels_of, of_json, of_type, read_portfolio, to_json
+from packager.bundle.dtypes import PRECISIONS
 from packager.errors import UsageError
 from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions
@@ -39,6 +40,10 @@ def test_each_kernel_has_a_source(group: str) -> None:
     for config in read_portfolio("default")[group]:
         source = config.source(archs)
         assert config.name in source.text
+        other = of_type(config, "bfloat16")
+        assert other.name != config.name
+        assert "float16" not in repr(other).replace("bfloat16", "")
+        assert other.name in other.source(archs).text
 
 
 def test_bundles_for_several_gpus_have_kernels_of_each() -> None:
@@ -51,7 +56,7 @@ def test_bundles_for_several_gpus_have_kernels_of_each() -> None:
     assert {archs for _, archs in both[len(hopper) :]} == {("sm_80", "sm_90a")}
 
 
-def asked(folder: Path, target: str, arch: str) -> list[tuple[KernelConfig, int]]:
+def asked(folder: Path, target: str, arch: str, precision: str) -> list[tuple[KernelConfig, int]]:
     """Return the kernels that two layers of a transformer's MLP ask for in half precision."""
     rng = np.random.default_rng(0)
     weights = {"up": (768, 3072), "down": (3072, 768), "b": (3072,)}
@@ -72,19 +77,19 @@ def asked(folder: Path, target: str, arch: str) -> list[tuple[KernelConfig, int]
     )
     path = folder / "mlp.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9), path)
-    request = make_build_request(BuildOptions(path, targets=[f"cuda -arch={arch}", target], precision="fp16"))
+    request = make_build_request(BuildOptions(path, targets=[f"cuda -arch={arch}", target], precision=precision))
     targets = request.targets.specialized
     placement = place(request, prepare(import_model(request), preparation_for(targets), "cuda"))
     return kernels_for([verdict.partition for verdict in placement.verdicts if not verdict.reason], targets[0])
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
-def test_the_default_has_what_common_layers_ask_for(tmp_path: Path, arch: str) -> None:
+@pytest.mark.parametrize(("arch", "precision"), [("sm_90a", "fp16"), ("sm_90a", "bf16"), ("sm_80", "fp16")])
+def test_the_default_has_what_common_layers_ask_for(tmp_path: Path, arch: str, precision: str) -> None:
     """It fails if cost models or templates have changed since the file was made: benchmarks.cutlass.portfolio."""
-    portfolio = read_portfolio("default")
-    found = asked(tmp_path, "cutlass -candidates=1", arch)
+    kernels = kernels_of(read_portfolio("default"), (arch,), PRECISIONS[precision])
+    found = asked(tmp_path, "cutlass -candidates=1", arch, precision)
     assert len(found) >= 2
-    assert [config.name for config, kernel in found if config not in portfolio[group_of(kernel, arch)]] == []
+    assert [config.name for config, _ in found if (config, (arch,)) not in kernels] == []
 
 
 def test_what_is_no_portfolio_is_refused(tmp_path: Path) -> None:
