@@ -69,7 +69,7 @@ from packager.lower.legalize.tree_ensemble import legalize_tree_ensemble
 from packager.transforms.clamp_indices import clamp_folded_indices, legalize_take
 from packager.transforms.layout.channels_last import to_channels_last
 from packager.transforms.own_legalizers import OWN_LEGALIZERS
-from packager.transforms.repeat_casts import repeat_casts
+from packager.transforms.repeat_views import repeat_casts
 from packager.transforms.simplify.narrow_indices import SCATTER_SLICES
 
 _R = relax.transform

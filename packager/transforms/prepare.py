@@ -20,7 +20,7 @@ from packager.transforms.products.merge_branches import merge_branches
 from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
 from packager.transforms.quantize.quantize import convert_qdq
-from packager.transforms.repeat_casts import repeat_residual_casts
+from packager.transforms.repeat_views import repeat_views
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.merge_pads import merge_pads
 from packager.transforms.simplify.narrow_indices import narrow_indices
@@ -97,5 +97,5 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
     module, constants = fold_weights(module, constants)
     # Drop bindings that only folded weights read: a partition of them would have no result.
-    module = apply([_R.DeadCodeElimination(), *([repeat_residual_casts] if device == "cuda" else [])], module)
+    module = apply([_R.DeadCodeElimination(), *([repeat_views] if device == "cuda" else [])], module)
     return PreparedModel(model.signature, name_result(module, result), constants, model.own_constants(), model.nodes)

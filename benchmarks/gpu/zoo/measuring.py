@@ -49,6 +49,8 @@ def measure(cases: list[Case], folder: Path, *, compiled: bool, profiled: bool) 
     with torch.no_grad(), ExitStack() as stack:
         doubles = [t.double() if t.is_floating_point() else t for t in inputs.values()]
         exact = copy.deepcopy(module).double()(*doubles).cuda()
+        if not exact.isfinite().all():
+            raise ArithmeticError("results of float64 are not finite")
         stream = torch.cuda.current_stream()
         runs: dict[str, Callable[[], Any]] = {}
         for name, path in paths.items():

@@ -69,8 +69,6 @@ TRANSFORMERS = [
     _encoder("distilbert", "DistilBertModel", VOCABULARY | {"n_layers": 4}),
     _encoder("roformer", "RoFormerModel", ENCODER | VOCABULARY, 256),
     _encoder("fnet", "FNetModel", ENCODER | VOCABULARY, 256),
-    _encoder("nystromformer", "NystromformerModel",
-             ENCODER | VOCABULARY | {"segment_means_seq_len": 256, "num_landmarks": 32}, 256),
     _encoder("layoutlm", "LayoutLMModel", ENCODER | VOCABULARY),
     _encoder("canine", "CanineModel", ENCODER, 512),
     _encoder("funnel", "FunnelModel",

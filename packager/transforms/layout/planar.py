@@ -103,7 +103,7 @@ class _Rewriter:
             return False
         static = all(isinstance(extent, int) and extent > 0 for extent in (*data[1:], *weight, *result[1:]))
         groups = int(attrs.groups)
-        takes = groups == 1 or (not transposed and int(weight[1]) >= GROUP)
+        takes = groups == 1 or (not transposed and (int(weight[1]) >= GROUP or groups == data[1]))
         return static and takes and call.args[1] in self.constants
 
     def _convolution(self, call: relax.Call, name: str) -> Any:

@@ -3,8 +3,9 @@
 The time of a product of few rows is that of reading its weights and of starting it: one of all columns takes less than
 several. Of more rows, one of all columns fills the GPU better; there a product stays apart whose epilogue does more, an
 activation or a residual, or whose result a product reads as it is, which would be a copy. A gate and what it gates are
-one product then, without others: an epilogue multiplies the two. Products with biases are merged that make the heads
-of attention, if rotations or norms stand between. The weights become one constant, computed from theirs.
+one product then, without others: an epilogue multiplies the two. Products with biases are merged, too, unless all make
+heads that attention reads as they are, which has a product of its own. The weights become one constant, computed from
+theirs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from packager.graph.products.epilogues import chains, only_reader
 from packager.graph.rewrite import map_bindings, map_operands, rebuild_call, tidy
 
 FEW_ROWS = 8
+CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 VIEWS = ("reshape", "permute_dims", "expand_dims", "broadcast_to")
 
 
@@ -72,23 +74,30 @@ def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any
         if partner is not None and gate not in gated and partner not in gated:
             pairs.append(IdentityMap((each, each) for each in (gate, partner)))
             gated |= IdentitySet((gate, partner))
-    plain, heads = IdentityMap[Any](), IdentityMap[Any]()
+    plain, biased = IdentityMap[Any](), IdentityMap[Any]()
     for product in products:
         chain = next(chains(flow, product))
-        if product in gated:
+        if product in gated or any(
+            _reads_whole_rows(flow, reader, chain.result) for reader in flow.readers(chain.result)
+        ):
             continue
-        if len(chain.variables) == 1 and not any(_reads_whole_rows(flow, r, product) for r in flow.readers(product)):
+        if len(chain.variables) == 1:
             plain[product] = product
-        elif len(chain.variables) == 2 and chain.bias is not None and chain.bias in constants:
-            heads[product] = chain.result
-    found = [_readers_of_heads(flow, result) for result in heads.values()]
-    if not found or not all(found) or all("matmul" in operators for operators in found):
+        elif (
+            len(chain.variables) == 2
+            and chain.bias is not None
+            and chain.bias in constants
+            and not flow.is_result(chain.result)
+        ):
+            biased[product] = chain.result
+    found = [_readers_of_heads(flow, result) for result in biased.values()]
+    if all("matmul" in operators for operators in found):
         return [*pairs, plain]
     without = [product for product in plain if _readers_of_heads(flow, product)]  # as keys of Whisper and DINOv3
     if len(without) == len(plain):
-        results = IdentityMap([*heads.items(), *plain.items()])
+        results = IdentityMap([*biased.items(), *plain.items()])
         return [*pairs, IdentityMap((each, results[each]) for each in products if each in results)]
-    return [*pairs, plain, heads]
+    return [*pairs, plain, biased]
 
 
 def _gated(flow: Dataflow, gate: Any, others: Sequence[Any]) -> Any:
@@ -117,13 +126,16 @@ def _behind_views(flow: Dataflow, variable: Any) -> set[str]:
 
 
 def _reads_whole_rows(flow: Dataflow, variable: Any, rows: Any) -> bool:
-    """Whether it is computed of these rows, or of a reshape, by what reads them from memory."""
-    call = flow.call(variable, "reshape", "matmul")
+    """Whether it is computed of these rows, or of a view, by what reads them from memory: a product of the rows as
+    they are, or a convolution."""
+    call = flow.call(variable, "reshape", "permute_dims", "matmul", *CONVOLUTIONS)
     if call is None or not call.args[0].same_as(rows):
         return False
-    if operator_of(call) != "reshape":
+    if operator_of(call) not in VIEWS:
         return True
-    return any(_reads_whole_rows(flow, reader, variable) for reader in flow.readers(variable))
+    deeper = [reader for reader in flow.readers(variable) if _reads_whole_rows(flow, reader, variable)]
+    is_turned = operator_of(call) == "permute_dims"  # as heads are
+    return any(not is_turned or flow.call(reader, "matmul") is None for reader in deeper)
 
 
 def _vector(flow: Dataflow, product: Any, result: Any) -> Any:

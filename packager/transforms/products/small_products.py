@@ -32,9 +32,9 @@ _VIEWS = ("reshape", "permute_dims", "squeeze", "expand_dims", "astype")
 _BETWEEN, _STEPS = (*_VIEWS, "multiply", "divide", "add", "where"), 12
 
 
-def sum_small_products(module: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite such products in ``main``, but for those of attention with scores."""
-    flow = Dataflow(module["main"])
+def sum_small_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
+    """Rewrite such products in ``main``, but for those of attention with scores; its other parameters are constants."""
+    flow = Dataflow(module["main"], module["main"].params[num_inputs:])
     products = IdentitySet(variable for variable in flow.variables if _is_small(flow, variable))
     softmaxes = IdentitySet(variable for variable in flow.variables if _runs_along_tokens(flow, variable))
     if not len(products) and not len(softmaxes):
@@ -150,7 +150,7 @@ def _is_of_scores(flow: Dataflow, operand: Any) -> bool:
     reached = [] if softmax is None else [softmax.args[0]]
     for _ in range(_STEPS):
         products = [call for each in reached if (call := flow.call(each, "matmul")) is not None]
-        if any(not any(map(flow.is_constant, call.args)) for call in products):
+        if any(not any(flow.is_constant(_behind_views(flow, o)) for o in call.args) for call in products):
             return True
         reached = [part for each in reached if (call := flow.call(each, *_BETWEEN)) is not None for part in call.args]
     return False

@@ -12,7 +12,7 @@ from packager.graph.rewrite import apply
 from packager.lower.cuda.fusion.half_casts import read_half_means
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import FLATTEN, FUSE
-from packager.transforms.repeat_casts import repeat_casts
+from packager.transforms.repeat_views import repeat_casts
 from tests.unit.transforms.products.test_modulated_convs import function
 from tests.unit.tvm_machine import compute
 

@@ -49,6 +49,32 @@ def test_a_sum_of_rows_is_one_kernel(make: Callable[..., Any], expected: Any, wi
     np.testing.assert_allclose(tensors[-1].numpy(), expected(table.astype(np.float64), ids), rtol=1e-4, atol=1e-5)
 
 
+def test_a_weighed_sum_of_windows_is_one_kernel() -> None:
+    """As a convolution whose kernels are computed (arXiv:1901.10430): windows overlap, and are transposed."""
+    channels, tokens, size = 64, 24, 9
+
+    def weighed(x: Any, places: Any, weights: Any) -> Any:
+        windows = R.permute_dims(R.take(x, places, axis=1, mode="wrap"), [1, 0, 2])
+        heads = R.reshape(windows, [tokens, 2, channels // 2, size])
+        return R.sum(R.multiply(heads, weights), axis=[3])
+
+    shapes = ((channels, tokens + size - 1), F), ((tokens, size), I), ((tokens, 2, 1, size), F)
+    x, *weights = (relax.Var(f"p{number}", relax.TensorType(*each)) for number, each in enumerate(shapes))
+    assert len(kernels(written(lambda builder, *given: builder.emit(weighed(*given)), x, *weights))) == 1
+    (primfunc,) = functions(weighed, *shapes)
+    scheduled = schedule_cuda(primfunc, TARGET)
+    lower(scheduled)
+    library = tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), target="llvm")
+    generator = np.random.default_rng(0)
+    data, kernel = generator.standard_normal(shapes[0][0]).astype(F), generator.standard_normal(shapes[2][0]).astype(F)
+    places = np.arange(tokens)[:, None] + np.arange(size)
+    arrays = (data, places, kernel, np.full((tokens, 2, channels // 2), np.nan, F))
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    library["main"](*tensors)
+    windows = data[:, places].transpose(1, 0, 2).reshape(tokens, 2, -1, size)
+    np.testing.assert_allclose(tensors[-1].numpy(), (windows * kernel).sum(3), rtol=1e-4, atol=1e-5)
+
+
 def kernels(module: tvm.IRModule) -> list[str]:
     """Return the names of the fused functions of a module."""
     lowered = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], module)

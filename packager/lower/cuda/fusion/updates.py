@@ -1,32 +1,63 @@
-"""Has scatters of sorted slices compute what they scatter: each update is read once, by the place that it goes to."""
+"""Has scatters of sorted slices compute what they scatter, and short sums the windows that they are of.
+
+Each update is read once, by the place that it goes to, and each element of a window once, by the sum: windows that
+lookups make overlap, so that they would be several times what they are of.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
 
-from packager.graph.dataflow import called_function
+from packager.graph.dataflow import called_function, static_shape_of
 from packager.ir.pattern_kinds import BROADCAST, INJECTIVE, SUMS
 from packager.lower.cuda.fusion.patterns import Patterns
+
+# The most elements of a window.
+SHORT = 32
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseUpdates")  # type: ignore[untyped-decorator]
 def fuse_updates(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """Let FuseOps fuse what makes the updates of sorted scatters of ``main``: gathers, and what follows them."""
+    """Let FuseOps fuse what makes such updates and windows of ``main``: gathers, and what follows them."""
     patterns = Patterns(module)
     for variable in patterns.flow.variables:
-        if patterns[variable] == SUMS and str(called_function(patterns.flow.value(variable))).startswith("scatter"):
-            _follow(patterns, patterns.flow.value(variable).args[1].fields[-1])
+        if patterns[variable] == SUMS:
+            name, operand = _call(patterns, variable)
+            if name.startswith("scatter"):
+                for each in _read_once(patterns, operand):
+                    _mark(patterns, each)
+            elif name.startswith("sum") and _elements(operand) <= SHORT * _elements(variable):
+                windows = [each for each in _read_once(patterns, operand) if _elements(each) == _elements(operand)]
+                if any(_call(patterns, each)[0].startswith("take") for each in windows):
+                    for each in windows:
+                        _mark(patterns, each)
     return patterns.applied()
 
 
-def _follow(patterns: Patterns, variable: Any) -> None:
-    """Mark what is read once, up to what TVM would not fuse with elementwise functions."""
+def _call(patterns: Patterns, variable: Any) -> tuple[str, Any]:
+    """Return the name of the PrimFunc that makes a variable, and its last operand."""
+    value = patterns.flow.value(variable)
+    return str(called_function(value)), value.args[1].fields[-1]
+
+
+def _elements(variable: Any) -> float:
+    """Return how many elements a tensor has; infinity if that is not known."""
+    shape = static_shape_of(variable)
+    return math.inf if shape is None else math.prod(shape)
+
+
+def _mark(patterns: Patterns, variable: Any) -> None:
+    if patterns[variable] == INJECTIVE:
+        patterns[variable] = BROADCAST
+
+
+def _read_once(patterns: Patterns, variable: Any) -> list[Any]:
+    """Return what a variable is computed of and is read once, up to what TVM would not fuse with other functions."""
     pattern = patterns[variable]
     if pattern is None or pattern > INJECTIVE or not patterns.flow.is_read_once(variable):
-        return
-    if pattern == INJECTIVE:
-        patterns[variable] = BROADCAST
-    for operand in patterns.flow.value(variable).args[1].fields:
-        _follow(patterns, operand)
+        return []
+    operands = patterns.flow.value(variable).args[1].fields
+    return [variable, *(each for operand in operands for each in _read_once(patterns, operand))]

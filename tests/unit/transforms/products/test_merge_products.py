@@ -90,6 +90,12 @@ def read_by_a_product(emit: Any, a: Any, b: Any, _other: Any) -> Any:
     return emit(R.add(emit(R.matmul(a, emit(R.permute_dims(a)))), emit(R.matmul(b, emit(R.permute_dims(b))))))
 
 
+def read_by_a_convolution(emit: Any, a: Any, b: Any, other: Any) -> Any:
+    images = [emit(R.reshape(emit(R.permute_dims(emit(R.add(each, other)))), (1, 16, 8, 5))) for each in (a, b)]
+    kernel = emit(R.reshape(images[1], (16, 1, 8, 5)))
+    return R.nn.conv2d(emit(R.nn.conv2d(images[0], kernel, groups=16)), kernel, groups=16, padding=[4, 2])
+
+
 def heads_of(emit: Any, rows: Any, bias: Any) -> Any:
     return emit(R.reshape(emit(R.add(rows, bias)), (40, 2, 8)))
 
@@ -106,7 +112,7 @@ def with_biases(emit: Any, q: Any, k: Any, other: Any) -> Any:
     return emit(R.matmul(queries, emit(R.permute_dims(heads_of(emit, k, other), [1, 2, 0]))))
 
 
-@pytest.mark.parametrize("make", [gated, rotated, rotated_with_biases])
+@pytest.mark.parametrize("make", [gated, rotated, rotated_with_biases, biased])
 def test_products_of_many_rows_are_one_where_nothing_is_lost(make: Any) -> None:
     module = of_many_rows(make)
     merged = merge_products(module, 1)
@@ -120,7 +126,7 @@ def activated_for_two(emit: Any, a: Any, b: Any, _other: Any) -> Any:
     return emit(R.add(emit(R.multiply(tanh, tanh)), emit(R.subtract(b, tanh))))
 
 
-@pytest.mark.parametrize("make", [biased, with_biases, activated, activated_for_two, read_by_a_product])
+@pytest.mark.parametrize("make", [with_biases, activated, activated_for_two, read_by_a_product, read_by_a_convolution])
 def test_products_of_many_rows_keep_their_epilogues(make: Any) -> None:
     module = of_many_rows(make)
     assert products(merge_products(module, 1)) == products(module)

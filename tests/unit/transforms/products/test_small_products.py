@@ -53,6 +53,22 @@ def product(*shapes: tuple[int, ...]) -> Any:
     return function(inputs(*shapes), lambda _emit, a, b: R.matmul(a, b))
 
 
+def dynamic_conv() -> tuple[Any, list[Any]]:
+    """Return windows of values, weighed by a softmax of what a layer makes of the token (arXiv:2008.02496)."""
+    parameters = inputs((40, 64, 9), (40, 32), (32, 9), (9,))
+
+    def make(emit: Any, windows: Any, tokens: Any, weight: Any, bias: Any) -> Any:
+        kernels = emit(R.reshape(emit(R.add(emit(R.matmul(tokens, weight)), bias)), (40, 9, 1)))
+        return R.matmul(windows, emit(R.nn.softmax(kernels, axis=1)))
+
+    return function(parameters, make), parameters
+
+
+def summed_in(module: Any, constants: int = 0) -> Any:
+    """Rewrite a module whose last parameters are constants."""
+    return sum_small_products(module, len(module["main"].params) - constants)
+
+
 def in_half(text: str, folder: Path) -> Dataflow:
     """Return what a model with a matrix m is in half precision."""
     model = onnx.parser.parse_model(text)
@@ -69,7 +85,7 @@ def operators(module: Any) -> list[str]:
 @pytest.mark.parametrize("depth", [8, 16])
 def test_products_of_small_heads_are_sums_of_slices(depth: int) -> None:
     module, parameters = linear(depth)
-    summed = sum_small_products(module)
+    summed = summed_in(module)
     found = operators(summed)
     assert not {"matmul", "nn.softmax", "split"} & set(found)
     assert (found.count("sum"), found.count("max"), found.count("strided_slice")) == (3, 1, 3)
@@ -82,7 +98,7 @@ def test_products_of_small_heads_are_sums_of_slices(depth: int) -> None:
 @pytest.mark.parametrize("depth", [8, 32])
 def test_attention_with_scores_stays(depth: int) -> None:
     module, _ = scored(depth=depth)
-    assert operators(sum_small_products(module)) == operators(module)
+    assert operators(summed_in(module)) == operators(module)
 
 
 def test_attention_whose_mask_chooses_the_scores_stays() -> None:
@@ -96,7 +112,7 @@ def test_attention_whose_mask_chooses_the_scores_stays() -> None:
         return R.matmul(emit(R.nn.softmax(chosen, axis=-1)), v)
 
     module = function(parameters, make)
-    assert operators(sum_small_products(module)) == operators(module)
+    assert operators(summed_in(module)) == operators(module)
 
 
 def test_slices_of_reversed_axes_come_before() -> None:
@@ -106,7 +122,7 @@ def test_slices_of_reversed_axes_come_before() -> None:
 
     parameters = inputs((8, 8, 100), (8, 100, 8), (16, 16, 5))
     module = function(parameters, make)
-    summed = sum_small_products(module)
+    summed = summed_in(module)
     assert operators(summed).index("strided_slice") < operators(summed).index("reshape")
     rng = np.random.default_rng(0)
     given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
@@ -114,10 +130,10 @@ def test_slices_of_reversed_axes_come_before() -> None:
 
 
 def test_larger_heads_stay_and_their_softmax_is_reductions() -> None:
-    found = operators(sum_small_products(linear(depth=32)[0]))
+    found = operators(summed_in(linear(depth=32)[0]))
     assert found.count("matmul") == 2
     assert "nn.softmax" not in found
-    assert operators(sum_small_products(linear(depth=32, tokens=40)[0])).count("nn.softmax") == 1  # of few tokens
+    assert operators(summed_in(linear(depth=32, tokens=40)[0])).count("nn.softmax") == 1  # of few tokens
 
 
 @pytest.mark.parametrize(
@@ -137,7 +153,18 @@ def test_larger_heads_stay_and_their_softmax_is_reductions() -> None:
     ],
 )
 def test_what_is_small(shapes: list[tuple[int, ...]], is_sum: bool) -> None:
-    assert operators(sum_small_products(product(*shapes)))[-1] == ("sum" if is_sum else "matmul")
+    assert operators(summed_in(product(*shapes)))[-1] == ("sum" if is_sum else "matmul")
+
+
+def test_windows_that_a_softmax_of_a_layer_weighs_are_sums() -> None:
+    """It is no attention: one operand of the product that it is of is a weight."""
+    module, parameters = dynamic_conv()
+    assert operators(summed_in(module)).count("matmul") == 2
+    summed = summed_in(module, constants=2)
+    assert (operators(summed).count("matmul"), operators(summed)[-1]) == (1, "sum")
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
+    np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
 
 
 def test_products_are_not_rounded_before_they_are_summed(tmp_path: Path) -> None:
@@ -176,7 +203,7 @@ def test_rows_of_a_few_heads_are_sums() -> None:
         return R.permute_dims(emit(R.matmul(emit(R.permute_dims(weights, [0, 2, 3, 1])), after)), [0, 3, 1, 2])
 
     module = function(parameters, make)
-    summed = sum_small_products(module)
+    summed = summed_in(module)
     found = operators(summed)
     assert [found.count(name) for name in ("matmul", "sum", "multiply", "add")] == [0, 0, 2 * 4, 2 * 3]
     rng = np.random.default_rng(0)
