@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import bindings_of, computed_from_constants, operator_of, shape_of
+from packager.graph.dataflow import Dataflow, axes_of, bindings_of, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
 from packager.transforms.layout.layouts import ELEMENTWISE, FIRST
@@ -28,7 +28,7 @@ OF_ELEMENTS = ELEMENTWISE | {"sin", "cos"}
 def convolve_lines_as_images(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     """Rewrite the 1-D convolutions of ``main``, transposed ones too, that have constant weights and static lengths.
 
-    Those of groups with fewer than four channels are left.
+    Those of groups with fewer than four channels are left, and of one channel each unless their channels lie last.
     """
     main = module["main"]
     if not any(operator_of(binding.value) in ("nn.conv1d", "nn.conv1d_transpose") for binding in bindings_of(main)):
@@ -50,6 +50,7 @@ class _Rewriter:
         self.lines: IdentityMap[Any] = IdentityMap((p, p) for p in self.main.params)
         self.images: IdentityMap[Any] = IdentityMap()
         self.computed = IdentitySet()
+        self.flow = Dataflow(self.main)
 
     def rewritten(self) -> tvm.IRModule:
         return with_main(self.module, rebuild_main(self.builder, self.main, self._bind, self._on_lines))
@@ -103,8 +104,23 @@ class _Rewriter:
             return False
         static = all(isinstance(extent, int) and extent > 0 for extent in (*data[1:], *weight, *result[1:]))
         groups = int(attrs.groups)
-        takes = groups == 1 or (not transposed and (int(weight[1]) >= GROUP or groups == data[1]))
+        takes = groups == 1 or (not transposed and int(weight[1]) >= GROUP)
+        takes = takes or (not transposed and groups == data[1] and self._lies_last(call.args[0]))
         return static and takes and call.args[1] in self.constants
+
+    def _lies_last(self, variable: Any) -> bool:
+        """Whether the channels of a line lie last before a transpose, or in the image that it is computed as.
+
+        Otherwise a convolution of one channel each would be the only one that wants them there.
+        """
+        while variable is not None and variable not in self.computed:
+            value = self.flow.value(variable)
+            if operator_of(value) == "permute_dims":
+                return axes_of(value) == (0, 2, 1)
+            if operator_of(value) not in OF_ELEMENTS | {"nn.pad", "strided_slice"}:
+                return False
+            variable = next((operand for operand in value.args if _rank(operand) == 3), None)
+        return variable is not None
 
     def _convolution(self, call: relax.Call, name: str) -> Any:
         attrs = call.attrs

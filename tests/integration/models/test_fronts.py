@@ -436,8 +436,8 @@ KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
         {"attention": 1, "dense": 4},
         ("sdpa groups", "one head of keys", "one head repeated", "interleaved groups"),
     ),
-    ({"attention": 1, "dense": 2}, ("rotary", "cosine", "cosine with a mask")),  # heads that are turned are one product
-    ({"attention": 1, "dense": 3}, ("factors of rows",)),  # keys and values are one product
+    # Heads that are turned, or queries that have factors, are one product with others.
+    ({"attention": 1, "dense": 2}, ("rotary", "cosine", "cosine with a mask", "factors of rows")),
     ({"attention": 1, "dense": 2}, ("cosine packed", "normalized heads", "rms of heads")),
     ({"dense": 6}, ("factors after a mask",)),
     ({"attention": 1, "dense": 2}, ("split", "chunk by heads", "indexed by heads", "multihead", "multihead causal")),

@@ -1,4 +1,5 @@
-"""Convolutions of sequences are those of images of one row, of groups of four channels or more, or of one each."""
+"""Convolutions of sequences are those of images of one row, of groups of four channels or more, or of one each that
+lie last."""
 
 from __future__ import annotations
 
@@ -17,18 +18,21 @@ from tests.unit.tvm_machine import assert_same_results
 R = relax.op
 
 
-def convolution(channels: int, groups: int, **options: Any) -> Any:
-    """Return a module of a convolution of [2, channels, 30] that relu follows; its last parameter is a constant."""
-    shapes = [(2, channels, 30), (channels, channels // groups, 5)]
-    return function(
-        inputs(*shapes), lambda emit, x, w: R.nn.relu(emit(R.nn.conv1d(x, w, groups=groups, padding=[4, 0], **options)))
-    )
+def convolution(channels: int, groups: int, *, last: bool, **options: Any) -> Any:
+    """Return a module of a convolution of 30 places that relu follows; its last parameter is a constant."""
+
+    def make(emit: Any, x: Any, w: Any) -> Any:
+        first = emit(R.permute_dims(emit(R.tanh(x)), [0, 2, 1])) if last else x
+        return R.nn.relu(emit(R.nn.conv1d(emit(R.negative(first)), w, groups=groups, padding=[4, 0], **options)))
+
+    return function(inputs((2, 30, channels) if last else (2, channels, 30), (channels, channels // groups, 5)), make)
 
 
 @pytest.mark.parametrize("options", [{}, {"strides": 2}, {"dilation": 3}])
-@pytest.mark.parametrize(("channels", "groups", "is_image"), [(8, 1, True), (8, 2, True), (8, 8, True), (8, 4, False)])
-def test_lines_become_images(channels: int, groups: int, is_image: bool, options: dict[str, int]) -> None:
-    module = convolution(channels, groups, **options)
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(("groups", "becomes"), [(1, "always"), (2, "always"), (8, "last"), (4, "never")])
+def test_lines_become_images(groups: int, becomes: str, last: bool, options: dict[str, int]) -> None:
+    module, is_image = convolution(8, groups, last=last, **options), becomes == "always" or (becomes == "last" and last)
     made = convolve_lines_as_images(module, 1)
     names = [operator_of(binding.value) for binding in bindings_of(made["main"])]
     assert ("nn.conv2d" in names, "nn.conv1d" in names) == (is_image, not is_image)
