@@ -14,36 +14,41 @@ import tvm
 from tvm import relax
 
 from packager.graph.dataflow import Dataflow, is_widening, operator_of
-from packager.graph.identity import IdentityMap
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_bindings, map_operands
 from packager.transforms.layout.layouts import ELEMENTWISE
 
 # What TVM fuses with the elementwise functions that make its operands.
 READERS = ELEMENTWISE | {"sum"}
+_VIEWS = ("reshape", "permute_dims")
 
 
 def repeat_casts(module: tvm.IRModule, readers: Container[str] = READERS) -> tvm.IRModule:
     """Give each of these readers of a cast from half precision to float32 in ``main`` a cast of its own."""
-    return _repeat(module, readers, lambda call: operator_of(call) == "astype" and is_widening(call))
+    return _repeat(module, readers, lambda _operand, call: operator_of(call) == "astype" and is_widening(call))
 
 
 def repeat_views(module: tvm.IRModule) -> tvm.IRModule:
     """Give each sum that reads such a cast one of its own: the epilogue of a product widens its residual.
 
-    And each elementwise operator that reads a slice.
+    And each elementwise operator that reads a slice, if views read it, too, as those of heads.
     """
-    module = _repeat(module, ELEMENTWISE, lambda call: operator_of(call) == "strided_slice")
+    flow = Dataflow(module["main"])
+    viewed = IdentitySet(view.args[0] for each in flow.variables if (view := flow.call(each, *_VIEWS)) is not None)
+    module = _repeat(
+        module, ELEMENTWISE, lambda operand, call: operator_of(call) == "strided_slice" and operand in viewed
+    )
     return repeat_casts(module, ("add",))
 
 
-def _repeat(module: tvm.IRModule, readers: Container[str], wanted: Callable[[Any], bool]) -> tvm.IRModule:
+def _repeat(module: tvm.IRModule, readers: Container[str], wanted: Callable[[Any, Any], bool]) -> tvm.IRModule:
     """Give each of these readers of calls that are wanted one of its own, if others read it, too."""
     flow = Dataflow(module["main"])
 
     def repeated(operand: Any) -> bool:
         call = flow.value(operand)
         several = len(flow.readers(operand)) > 1 or flow.is_result(operand)
-        return isinstance(call, relax.Call) and several and wanted(call)
+        return isinstance(call, relax.Call) and several and wanted(operand, call)
 
     def changed(binding: Any) -> list[Any]:
         if operator_of(binding.value) not in readers:

@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 
 from packager.graph.dataflow import called_function, static_shape_of
+from packager.graph.identity import IdentitySet
 from packager.ir.pattern_kinds import BROADCAST, INJECTIVE, SUMS
 from packager.lower.cuda.fusion.patterns import Patterns
 
@@ -31,10 +32,18 @@ def fuse_updates(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
                     _mark(patterns, each)
             elif name.startswith("sum") and _elements(operand) <= SHORT * _elements(variable):
                 windows = [each for each in _read_once(patterns, operand) if _elements(each) == _elements(operand)]
-                if any(_call(patterns, each)[0].startswith("take") for each in windows):
-                    for each in windows:
-                        _mark(patterns, each)
+                for each in windows if _are_lookups(patterns, windows) else ():
+                    _mark(patterns, each)
     return patterns.applied()
+
+
+def _are_lookups(patterns: Patterns, windows: list[Any]) -> bool:
+    """Whether windows come from lookups in what no elementwise function makes: each window would compute it again."""
+    known = IdentitySet(windows)
+    calls = [patterns.flow.value(each) for each in windows]
+    tables = [call.args[1].fields[0] for call in calls if str(called_function(call)).startswith("take")]
+    made = [patterns[table] for table in tables if table not in known]
+    return bool(tables) and all(pattern is None or pattern > BROADCAST for pattern in made)
 
 
 def _call(patterns: Patterns, variable: Any) -> tuple[str, Any]:
