@@ -23,11 +23,10 @@ from packager.transforms.layout.channel_patterns import (
 )
 from packager.transforms.layout.computed_filters import is_worth_permuting
 from packager.transforms.layout.im2col import find_im2col
-from packager.transforms.layout.layouts import ELEMENTWISE, FIRST, LAST, last_axis, to_first, to_last
+from packager.transforms.layout.layouts import CONVOLUTIONS, ELEMENTWISE, FIRST, LAST, last_axis, to_first, to_last
 from packager.transforms.layout.movement import enlarges_a_result, move_last
 from packager.transforms.layout.padded_rows import find_padded_rows
 
-CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 POOLINGS = tuple(f"nn.{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg") for n in (1, 2, 3))
 # What is converted on a GPU, where kernels with channels last are of two dimensions.
 PLANAR = ("nn.conv2d", "nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d")

@@ -6,6 +6,7 @@ from __future__ import annotations
 FIRST = {3: ("NCW", "OIW"), 4: ("NCHW", "OIHW"), 5: ("NCDHW", "OIDHW")}
 LAST = {3: ("NWC", "OWI"), 4: ("NHWC", "OHWI"), 5: ("NDHWC", "ODHWI")}
 # Operators that have no layout: whatever that of their operands is, it is that of their result.
+CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 ELEMENTWISE = frozenset(
     (
         *("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "sqrt"),

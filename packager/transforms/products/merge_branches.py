@@ -21,8 +21,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, same, shape_of, static_shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import rebuild_call, with_main
-
-_CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+from packager.transforms.layout.layouts import CONVOLUTIONS
 
 
 def merge_branches(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -170,7 +169,7 @@ class _Merger(PyExprMutator):  # type: ignore[misc]
 
     def _is_mergeable(self, call: Any) -> bool:
         """Whether it is a convolution, channels first, with constant weights."""
-        if operator_of(call) not in _CONVOLUTIONS or not _is_float(call) or not self._is_constant(call.args[1]):
+        if operator_of(call) not in CONVOLUTIONS or not _is_float(call) or not self._is_constant(call.args[1]):
             return False
         layouts = [str(getattr(call.attrs, f"{what}_layout")) for what in ("data", "kernel", "out")]
         first = layouts[0] == layouts[2] and layouts[0][:2] == "NC" and layouts[1][:2] == "OI"

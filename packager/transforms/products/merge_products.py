@@ -22,9 +22,9 @@ from packager.graph.dataflow import Dataflow, computed_from_constants, operator_
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.products.epilogues import chains, only_reader
 from packager.graph.rewrite import map_bindings, map_operands, rebuild_call, tidy
+from packager.transforms.layout.layouts import CONVOLUTIONS
 
 FEW_ROWS = 8
-CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 VIEWS = ("reshape", "permute_dims", "expand_dims", "broadcast_to")
 
 

@@ -14,8 +14,7 @@ from tvm import relax
 from packager.graph.dataflow import operator_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, rebuild_call
-
-CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+from packager.transforms.layout.layouts import CONVOLUTIONS
 
 
 def merge_pads(module: tvm.IRModule, symmetric: bool) -> tvm.IRModule:

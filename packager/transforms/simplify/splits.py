@@ -13,9 +13,9 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, operator_of, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, tidy
+from packager.transforms.layout.layouts import CONVOLUTIONS
 
 VIEWS = ("reshape", "squeeze", "expand_dims")
-CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 # What does not fuse with what makes its operands; normalizations read slices of whole rows.
 OF_ROWS = ("matmul", *CONVOLUTIONS)
 WHOLE = (*OF_ROWS, "nn.layer_norm")

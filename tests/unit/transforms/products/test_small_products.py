@@ -17,7 +17,7 @@ from packager.graph.dataflow import Dataflow, bindings_of, operator_of
 from packager.transforms.products.small_products import sum_small_products
 from tests.stages import placed_file
 from tests.unit.transforms.products.test_modulated_convs import F, function, inputs
-from tests.unit.tvm_machine import compute
+from tests.unit.tvm_machine import assert_same_results, compute
 
 R = relax.op
 TOKENS, HEADS = 70, 4
@@ -53,15 +53,14 @@ def product(*shapes: tuple[int, ...]) -> Any:
     return function(inputs(*shapes), lambda _emit, a, b: R.matmul(a, b))
 
 
-def dynamic_conv() -> tuple[Any, list[Any]]:
+def dynamic_conv() -> Any:
     """Return windows of values, weighed by a softmax of what a layer makes of the token (arXiv:2008.02496)."""
-    parameters = inputs((40, 64, 9), (40, 32), (32, 9), (9,))
 
     def make(emit: Any, windows: Any, tokens: Any, weight: Any, bias: Any) -> Any:
         kernels = emit(R.reshape(emit(R.add(emit(R.matmul(tokens, weight)), bias)), (40, 9, 1)))
         return R.matmul(windows, emit(R.nn.softmax(kernels, axis=1)))
 
-    return function(parameters, make), parameters
+    return function(inputs((40, 64, 9), (40, 32), (32, 9), (9,)), make)
 
 
 def summed_in(module: Any, constants: int = 0) -> Any:
@@ -158,13 +157,11 @@ def test_what_is_small(shapes: list[tuple[int, ...]], is_sum: bool) -> None:
 
 def test_windows_that_a_softmax_of_a_layer_weighs_are_sums() -> None:
     """It is no attention: one operand of the product that it is of is a weight."""
-    module, parameters = dynamic_conv()
+    module = dynamic_conv()
     assert operators(summed_in(module)).count("matmul") == 2
     summed = summed_in(module, constants=2)
     assert (operators(summed).count("matmul"), operators(summed)[-1]) == (1, "sum")
-    rng = np.random.default_rng(0)
-    given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
-    np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
+    assert_same_results(summed, module, rtol=1e-4, atol=1e-5)
 
 
 def test_products_are_not_rounded_before_they_are_summed(tmp_path: Path) -> None:
