@@ -32,8 +32,7 @@ def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     if before is not None and after is not None:
         if not all(isinstance(extent, tirx.IntImm | tirx.Var) for extent in (*before, *after)):
             return call
-        counts = [reduce(operator.mul, extents, tirx.IntImm("int64", 1)) for extents in (before, after)]
-        if not Analyzer().can_prove_equal(*counts):
+        if not _are_as_many(call.args[0], call):
             return call
     return tvm.ir.Op.get("relax.reshape").get_attr("FLegalize")(builder, call)
 
@@ -71,7 +70,9 @@ class _Reshapes(PyExprMutator):  # type: ignore[misc]
             return call
         kernel = self.module[call.args[0]]
         same_type = isinstance(operands[0].ty, relax.TensorType) and operands[0].ty.dtype == call.ty.dtype
-        return relax.op.reshape(operands[0], call.ty.shape) if same_type and _only_reshapes(kernel) else call
+        if not same_type or not _are_as_many(operands[0], call) or not _only_reshapes(kernel):
+            return call
+        return relax.op.reshape(operands[0], call.ty.shape)
 
 
 def _may_be_several(module: tvm.IRModule, value: Any) -> bool:
@@ -81,6 +82,15 @@ def _may_be_several(module: tvm.IRModule, value: Any) -> bool:
         return False
     _, *inner = nodes_of(module[callee].body, s_tir.SBlock)
     return len(inner) > 1
+
+
+def _are_as_many(before: Any, after: Any) -> bool:
+    """Whether two tensors have as many elements: a slice of the first ones, ``x[0]``, is read at the same places, too."""
+    given, wanted = extents_of(before), extents_of(after)
+    if given is None or wanted is None:
+        return False
+    counts = (reduce(operator.mul, extents, tirx.IntImm("int64", 1)) for extents in (given, wanted))
+    return bool(Analyzer().can_prove_equal(*counts))
 
 
 def _only_reshapes(kernel: Any) -> bool:

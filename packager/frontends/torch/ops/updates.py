@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from tvm import relax
 from tvm.sym import Analyzer
 
@@ -22,40 +23,72 @@ MOST_ASSIGNED = 32
 
 
 def _index_put(importer: Any, node: Any) -> Any:
-    """Write slices at indices along one axis: ``data[:, :, index] = values``."""
-    indices = list(node.args[1])
+    """Write slices at indices along adjacent axes, ``data[:, rows, columns] = values``, or add to what is there.
+
+    Where one mask says where, ``data[mask] = value``, the values must be the same for all that it takes.
+    """
+    indices, adds = list(node.args[1]), bool(argument(node, 3, "accumulate", False))
     axes = [axis for axis, index in enumerate(indices) if index is not None]
-    if len(axes) != 1 or indices[axes[0]].meta["val"].ndim != 1 or indices[axes[0]].meta["val"].dtype.is_floating_point:
-        raise ValueError("index_put is supported for a single vector of integers only")
-    if argument(node, 3, "accumulate", False):
-        raise ValueError("index_put with accumulate is not supported")
-    return _write(importer, node, axes[0], indices[axes[0]], node.args[2])
+    if any(indices[axis].meta["val"].dtype in (torch.bool, torch.uint8) for axis in axes):
+        return _masked(importer, node, axes, adds=adds)
+    if axes != list(range(axes[0], axes[-1] + 1)):
+        raise ValueError("index_put of axes that are not adjacent is not supported")
+    return _write(importer, node, axes[0], [indices[axis] for axis in axes], node.args[2], adds=adds)
+
+
+def _masked(importer: Any, node: Any, axes: list[int], *, adds: bool) -> Any:
+    """Choose between values, which follow the axes of one mask, and the data."""
+    data, values = node.args[0], node.args[2]
+    mask, shape, axis = node.args[1][axes[0]], importer.shape(node), axes[0]
+    behind = shape[axis + mask.meta["val"].ndim :]
+    given = importer.shape(values)
+    if len(axes) > 1 or any(extent != 1 for extent in given[: max(len(given) - len(behind), 0)]):
+        raise ValueError("index_put by a mask is supported for values that are the same for all that it takes")
+    condition = importer.emit(_R.reshape(importer.tensor(mask, "bool"), [*importer.shape(mask), *[1] * len(behind)]))
+    old, new = importer.tensor(data), importer.tensor(values, importer.dtype(node))
+    if len(given) > len(behind):
+        new = importer.emit(_R.reshape(new, given[len(given) - len(behind) :]))
+    return _R.where(condition, importer.emit(_R.add(old, new)) if adds else new, old)
 
 
 def _index_copy(importer: Any, node: Any) -> Any:
     data, axis, index, values = node.args
-    return _write(importer, node, axis % max(data.meta["val"].ndim, 1), index, values)
+    return _write(importer, node, axis % max(data.meta["val"].ndim, 1), [index], values)
 
 
-def _write(importer: Any, node: Any, axis: int, index: Any, values: Any) -> Any:
+def _write(importer: Any, node: Any, axis: int, indices: list[Any], values: Any, *, adds: bool = False) -> Any:
     """Write by ``scatter_nd`` with one index tuple per slice; the axes before ``axis`` are enumerated."""
     shape = importer.shape(node)
-    before, (count,) = shape[:axis], importer.shape(index)
-    if not all(isinstance(extent, int) for extent in (*before, count)):
+    before, counts = shape[:axis], _broadcast(importer, indices)
+    if axis and not all(isinstance(extent, int) for extent in (*before, *counts)):
         raise ValueError("the axes before the indexed one must be static")
-    size = shape[axis]
-    given = importer.tensor(index, "int64")
-    negative = importer.emit(_R.less(given, relax.const(0, "int64")))
-    wrapped = importer.emit(_R.add(given, importer.tensor(size, "int64")))
-    places = importer.emit(_R.where(negative, wrapped, given))
-    rows = [*before, count]
-    last = importer.emit(_R.broadcast_to(importer.emit(_R.reshape(places, [*[1] * axis, count, 1])), [*rows, 1]))
+    rows, columns = [*before, *counts], []
     if axis:
-        counted = np.stack(np.broadcast_arrays(*np.indices(before)[..., None], np.empty(rows))[:axis], -1)
-        last = importer.emit(_R.concat([relax.const(counted.astype(np.int64), "int64"), last], axis + 1))
-    written = [*rows, *shape[axis + 1 :]]
+        counted = np.stack(
+            np.broadcast_arrays(*np.indices(before)[(..., *[None] * len(counts))], np.empty(rows))[:axis], -1
+        )
+        columns.append(relax.const(counted.astype(np.int64), "int64"))
+    for size, index in zip(shape[axis:], indices, strict=False):
+        given = importer.tensor(index, "int64")
+        negative = importer.emit(_R.less(given, relax.const(0, "int64")))
+        wrapped = importer.emit(_R.add(given, importer.tensor(size, "int64")))
+        places = importer.emit(_R.broadcast_to(importer.emit(_R.where(negative, wrapped, given)), counts))
+        column = importer.emit(_R.reshape(places, [*[1] * axis, *counts, 1]))
+        columns.append(importer.emit(_R.broadcast_to(column, [*rows, 1])))
+    places = importer.emit(_R.concat(columns, len(rows))) if len(columns) > 1 else columns[0]
+    written = [*rows, *shape[axis + len(indices) :]]
     update = importer.emit(_R.broadcast_to(importer.tensor(values, importer.dtype(node)), written))
-    return _R.scatter_nd(importer.tensor(node.args[0]), last, update)
+    return _R.scatter_nd(importer.tensor(node.args[0]), places, update, "add" if adds else "update")
+
+
+def _broadcast(importer: Any, indices: list[Any]) -> list[Any]:
+    """Return the shape to which indices are broadcast. Raises ValueError if that is not known."""
+    shapes = [importer.shape(index) for index in indices]
+    if len(shapes) == 1:
+        return list(shapes[0])
+    if not all(isinstance(extent, int) for shape in shapes for extent in shape):
+        raise ValueError("several indices must have static shapes")
+    return list(np.broadcast_shapes(*shapes))
 
 
 def _slice_scatter(importer: Any, node: Any) -> Any:
