@@ -85,7 +85,7 @@ def _may_be_several(module: tvm.IRModule, value: Any) -> bool:
 
 
 def _are_as_many(before: Any, after: Any) -> bool:
-    """Whether two tensors have as many elements: a slice of the first ones, ``x[0]``, is read at the same places, too."""
+    """Whether two tensors have as many elements: those of a slice ``x[0]`` lie at the same places, too."""
     given, wanted = extents_of(before), extents_of(after)
     if given is None or wanted is None:
         return False
