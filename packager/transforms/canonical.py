@@ -20,9 +20,11 @@ from packager.transforms.attention.projections import merge_projections
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.layout.batch_first import batch_first
 from packager.transforms.layout.slice_views import slice_before_transposes, slice_before_views
+from packager.transforms.products.head_biases import add_to_biases
 from packager.transforms.products.merge_products import merge_products
 from packager.transforms.products.modulated_convs import unmodulate_convs
 from packager.transforms.products.residual_sums import add_residuals_first
+from packager.transforms.products.shared_matrices import multiply_rows_of_images
 from packager.transforms.products.small_products import sum_small_products
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
 from packager.transforms.simplify.flat_concats import flatten_concats
@@ -52,9 +54,10 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, images_as_rows(module))
     module = batch_first(slice_before_views(slice_before_norms(module)))
     module = apply(_TIDY, drop_no_ops(with_four_axes(module, len(model.signature.inputs))))
+    module = add_to_biases(module, len(model.signature.inputs))
     module = pad_heads(canonical_attention(replace(model, module=module)), len(model.signature.inputs))
     module = slice_before_transposes(module, of_norms=True)
-    module = sum_small_products(module, len(model.signature.inputs))
+    module = multiply_rows_of_images(sum_small_products(module, len(model.signature.inputs)))
     module = apply(_TIDY, drop_no_ops(reshape_unit_axes(module)))
     module = add_residuals_first(module, len(model.signature.inputs))
     module = merge_products(merge_projections(module, len(model.signature.inputs)), len(model.signature.inputs))

@@ -93,8 +93,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     module = apply(TIDY, drop_no_ops(module))
     if device == "cuda" or wanted.channels_last:
         module = apply(TIDY, fold_flatten_transpose(module, num_inputs))
-    if device == "cpu" and wanted.sink_reshapes:
-        module = apply(TIDY, drop_no_ops(sink_reshapes(module)))
+    if wanted.planar_convolutions if device == "cuda" else wanted.sink_reshapes:
+        module = apply(TIDY, drop_no_ops(sink_reshapes(module, of_unit_axes=device == "cuda")))
     module, constants = fold_weights(module, constants)
     # Drop bindings that only folded weights read: a partition of them would have no result.
     module = apply([_R.DeadCodeElimination(), *([repeat_views] if device == "cuda" else [])], module)

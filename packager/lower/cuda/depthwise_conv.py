@@ -1,9 +1,10 @@
 """Schedules depthwise convolutions in NHWC.
 
 A thread computes a few adjacent positions of one vector of channels: a loaded row segment serves several windows, and
-a row of weights is held in registers. A block covers adjacent rows, which share its L1 cache; its weights are staged in
-shared memory, channels innermost. How many positions a thread computes and how large a block is, is what the GPU's
-multiprocessors are all busy with: images are small in the deeper half of a network.
+a row of weights is held in registers; of longer rows, 31 frames of speech, a tap is. A block covers adjacent rows,
+which share its L1 cache; its weights are staged in shared memory, channels innermost. How many positions a thread
+computes and how large a block is, is what the GPU's multiprocessors are all busy with: images are small in the deeper
+half of a network.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ ACROSS = 8
 THREADS = (128, 256)
 # Blocks of fewer threads leave multiprocessors idle, those of more have too few registers.
 FEWEST_THREADS, MOST_THREADS = 64, 512
-# The largest window side, whose positions in a row are unrolled, and the largest window whose rows are.
-MAX_WINDOW = 11
+# The longest row of a window whose positions are unrolled, and the largest window whose rows are.
+LONGEST_ROW = 11
 UNROLLED = 9
+# Shared memory for the weights of a block, in bytes.
+STAGED_BYTES = 32768
 # Multiprocessors of a large GPU, warps that each issues instructions of at a time, and threads of one.
 MULTIPROCESSORS = 132
 ISSUED = 4
@@ -99,7 +102,7 @@ def _operands(sch: s_tir.Schedule, reduction: Any) -> tuple[Any, Any]:
     sizes = [int(v.dom.extent) if isinstance(v.dom.extent, tirx.IntImm) else 0 for v in iters]
     if len(kept) != 4 or len(iters) != len(sch.get_loops(reduction)) or not all(sizes[1:]):
         raise ScheduleError("not a 2-D window of static size")
-    if any(size > MAX_WINDOW for size in sizes[4:]):
+    if math.prod(sizes[4:]) * VECTOR_BYTES > STAGED_BYTES:
         raise ScheduleError("the window is too large")
     factors = [load for factor in factors_of(sch, reduction) or () for load in loads(factor)]
     if len(factors) != 2:
@@ -131,6 +134,16 @@ class _Window:
         """Whether its rows are, and not its columns alone."""
         return self.rows * self.columns <= UNROLLED
 
+    @property
+    def is_long(self) -> bool:
+        """Whether its rows are loops over taps, each of which loads an element for each position."""
+        return self.columns > LONGEST_ROW
+
+    @property
+    def lanes(self) -> int:
+        """The most vectors of channels whose weights fit in shared memory."""
+        return min(LANES, STAGED_BYTES // (self.rows * self.columns * VECTOR_BYTES))
+
     def positions(self, width: int, vectors: int, vector: int) -> int:
         """Return how many positions of a row of ``width`` a thread computes, ``vectors`` being those of the result.
 
@@ -138,7 +151,7 @@ class _Window:
         """
 
         def cycles(positions: int) -> float:
-            segment = (positions - 1) * self.stride + self.columns
+            segment = positions * self.columns if self.is_long else (positions - 1) * self.stride + self.columns
             row = positions * self.columns * vector * MULTIPLY
             row += (segment + self.columns) * (vector * CONVERT + LOAD)
             warps = vectors / positions / WARP
@@ -187,7 +200,8 @@ def _bind(sch: s_tir.Schedule, result: Any, size: int, window: _Window) -> tuple
     vectors = (images if isinstance(images, int) else 1) * height * width * channels // vector
     positions = window.positions(width, vectors, vector)
     threads = min(max(vectors // positions // (2 * MULTIPROCESSORS), THREADS[0]), THREADS[1])
-    lanes, across, down = _block(channels // vector, width // positions, height, threads)
+    lanes = _divisor(channels // vector, window.lanes)
+    lanes, across, down = _block(lanes, width // positions, height, threads)
     row_outer, row = sch.split(row, [None, down])
     column_outer, column, position = sch.split(column, [None, across, positions])
     channel_outer, lane, element = sch.split(channel, [None, lanes, vector])
@@ -201,12 +215,12 @@ def _bind(sch: s_tir.Schedule, result: Any, size: int, window: _Window) -> tuple
     return grid, thread
 
 
-def _block(vectors: int, across: int, down: int, threads: int) -> tuple[int, int, int]:
+def _block(lanes: int, across: int, down: int, threads: int) -> tuple[int, int, int]:
     """Return how many vectors of channels, threads along a row, and rows a block has, which divide those of the image.
 
     A row whose width has no such divisor is whole: images of 299 pixels have rows of 37 and 19.
     """
-    lanes, row = _divisor(vectors, LANES), _divisor(across, ACROSS)
+    row = _divisor(across, ACROSS)
     rows = _divisor(down, max(threads // (lanes * row), 1))
     if lanes * row * rows >= FEWEST_THREADS:
         return lanes, row, rows
@@ -225,13 +239,15 @@ def _divisor(number: int, most: int) -> int:
 
 
 def _compute(sch: s_tir.Schedule, reduction: Any, thread: Any, pad: Any, held: Any, window: _Window) -> None:
-    """Accumulate a window row by row, each with its segment of the image and its weights in registers."""
+    """Accumulate a window row by row, or tap by tap, each with its part of the image and its weights in registers."""
     sch.compute_at(reduction, thread, preserve_unit_loops=True)
     inner = list(sch.get_loops(reduction))[2:]
     batch, row, column, channel, *loops = inner
     sch.reorder(batch, row, *loops, column, channel)
-    _load(sch, pad, loops[0])
-    _load(sch, sch.cache_read(reduction, read_index(sch, reduction, sch.get(held).writes[0].source), "local"), loops[0])
+    loaded = 1 if window.is_long else 0
+    staged = sch.cache_read(reduction, read_index(sch, reduction, sch.get(held).writes[0].source), "local")
+    for operand in (pad, staged):
+        _load(sch, operand, loops[loaded])
     unroll(sch, (*(loops if window.is_unrolled else loops[1:]), column, channel))
     sch.decompose_reduction(reduction, loops[0])
 
@@ -249,5 +265,6 @@ def _fill(sch: s_tir.Schedule, held: Any, grid: Any, threads: int) -> None:
     """Copy the weights of a block to shared memory with all its threads."""
     sch.compute_at(held, grid, preserve_unit_loops=True)
     sch.storage_align(held, 0, -2, VECTOR_BYTES, VECTOR_BYTES // 2)  # rows of it start in other banks
-    _, thread = sch.split(sch.fuse(*list(sch.get_loops(held))[1:]), [None, threads])
+    times, thread = sch.split(sch.fuse(*list(sch.get_loops(held))[1:]), [None, threads])
     sch.bind(thread, "threadIdx.x")
+    sch.unroll(times)  # so that a thread waits once for all that it loads

@@ -17,7 +17,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, axes_of, static_shape_of
 from packager.graph.identity import IdentitySet
-from packager.graph.rewrite import map_bindings, tidy
+from packager.graph.rewrite import Bindings, map_bindings, tidy
 from packager.transforms.layout.slice_views import slice_before_transposes
 from packager.transforms.simplify.splits import slice_splits
 
@@ -52,16 +52,8 @@ def sum_small_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
 def _replaced(binding: Any, rewrite: Callable[[Callable[[Any], Any], Any], Any]) -> list[Any]:
     """Return the bindings of what a call is rewritten to, the last of the same variable."""
-    builder, found = relax.BlockBuilder(), []
-
-    def emit(value: Any) -> Any:
-        value = builder.normalize(value)
-        variable = relax.DataflowVar(f"{binding.var.name}_part", value.ty)
-        found.append(relax.VarBinding(variable, value))
-        return variable
-
-    found.append(relax.VarBinding(binding.var, builder.normalize(rewrite(emit, binding.value))))
-    return found
+    made = Bindings(binding.var, "_part")
+    return made.ended(rewrite(made.bind, binding.value))
 
 
 def _as_sum(emit: Callable[[Any], Any], call: Any) -> Any:

@@ -18,24 +18,38 @@ from packager.graph.rewrite import map_bindings, map_operands
 ELEMENTWISE = frozenset(
     (
         *("add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "clip", "negative", "abs", "square"),
-        *("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu"),
+        *(
+            "astype",
+            "exp",
+            "log",
+            "sqrt",
+            "rsqrt",
+            "erf",
+            "tanh",
+            "sigmoid",
+            "nn.relu",
+            "nn.gelu",
+            "nn.gelu_tanh",
+            "nn.silu",
+        ),
     )
 )
 
 
-def sink_reshapes(module: tvm.IRModule) -> tvm.IRModule:
-    """Move reshapes in ``main`` below elementwise operators that read only reshapes.
+def sink_reshapes(module: tvm.IRModule, *, of_unit_axes: bool = False) -> tvm.IRModule:
+    """Move reshapes in ``main`` below elementwise operators that read only reshapes, or only those ``of_unit_axes``.
 
     All operands except scalars must be reshapes of tensors of the same shape. Where reshapes only add or drop axes of
     extent 1, as around the masks of shifted windows, others are reshaped likewise. Leaves dead reshapes.
     """
-    mover = _Mover()
+    mover = _Mover(of_unit_axes)
     moved = map_bindings(module, mover.moved, mover.renamed)
     return relax.transform.Normalize()(moved) if mover.variables else module
 
 
 class _Mover:
-    def __init__(self) -> None:
+    def __init__(self, of_unit_axes: bool) -> None:
+        self.of_unit_axes = of_unit_axes
         self.variables: IdentityMap[relax.Var] = IdentityMap()  # replacements
         self.sources: IdentityMap[relax.Var] = IdentityMap()  # variable -> the tensor that it reshapes
 
@@ -48,7 +62,7 @@ class _Mover:
         if not isinstance(binding, relax.VarBinding):
             return [binding]
         variable, call = binding.var, self.renamed(binding.value)
-        if operator_of(call) == "reshape" and isinstance(call.args[0], relax.Var):
+        if operator_of(call) == "reshape" and self._moves(call.args[0], variable):
             self.sources[variable] = call.args[0]
         inner = self._inner(variable, call)
         if inner is None:
@@ -62,6 +76,12 @@ class _Mover:
             relax.VarBinding(computed, relax.Call(call.op, operands, call.attrs, call.ty_args)),
             relax.VarBinding(view, relax.op.reshape(computed, variable.ty.shape)),
         ]
+
+    def _moves(self, source: Any, view: relax.Var) -> bool:
+        before, after = shape_of(source), shape_of(view)
+        return isinstance(source, relax.Var) and (
+            not self.of_unit_axes or (after is not None and _reshaped_likewise(after, after, before) is not None)
+        )
 
     def _inner(self, variable: relax.Var, call: Any) -> tuple[relax.Var, list[Any]] | None:
         """Return the tensor that ``call`` can read instead of its reshape, and the new operands; None if there is

@@ -121,11 +121,10 @@ def max_pool(x: np.ndarray) -> np.ndarray:
 
 
 def depthwise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    side = w.shape[1]
-    around = (side // 2, side // 2)
-    padded = np.pad(x, ((0, 0), around, around, (0, 0)))
+    rows, columns = w.shape[1:3]
+    padded = np.pad(x, ((0, 0), (rows // 2, rows // 2), (columns // 2, columns // 2), (0, 0)))
     height, width = x.shape[1:3]
-    return sum(padded[:, i : i + height, j : j + width] * w[:, i, j, 0] for i in range(side) for j in range(side))
+    return sum(padded[:, i : i + height, j : j + width] * w[:, i, j, 0] for i in range(rows) for j in range(columns))
 
 
 def relax_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
@@ -166,8 +165,8 @@ def relax_max_pool(x: Any) -> Any:
 
 
 def relax_depthwise(x: Any, w: Any) -> Any:
-    side = int(w.ty.shape[1]) // 2
-    return R.nn.conv2d(x, w, padding=(side, side), groups=16, data_layout="NHWC", kernel_layout="OHWI")
+    around = tuple(int(extent) // 2 for extent in list(w.ty.shape)[1:3])
+    return R.nn.conv2d(x, w, padding=around, groups=16, data_layout="NHWC", kernel_layout="OHWI")
 
 
 def relax_product(x: Any, w: Any) -> Any:
@@ -403,6 +402,8 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("depthwise", relax_depthwise, depthwise, [((2, 9, 9, 16), H), ((16, 3, 3, 1), H)], [0]),
     ("depthwise_5x3", relax_strided_depthwise, strided_depthwise, [(("n", 9, 17, 24), H), ((24, 3, 5, 1), H)], [1, 2]),
     ("depthwise_9x9", relax_depthwise, depthwise, [((2, 6, 10, 16), H), ((16, 9, 9, 1), H)], [0]),
+    ("depthwise_1x31", relax_depthwise, depthwise, [((2, 1, 24, 16), H), ((16, 1, 31, 1), H)], [0]),
+    ("depthwise_13x13", relax_depthwise, depthwise, [((1, 10, 12, 16), H), ((16, 13, 13, 1), H)], [0]),
     ("depthwise_of_37", relax_depthwise, depthwise, [((1, 37, 37, 16), H), ((16, 3, 3, 1), H)], [0]),
     ("depthwise_f32", relax_depthwise, depthwise, [((2, 8, 28, 16), F), ((16, 3, 3, 1), F)], [0]),
     ("norm_of_volumes", relax_norm_of_volumes, norm_of_volumes, [((2, 3, 8, 6, 9), H), ((3, 1, 1, 1), F)], [0]),
@@ -496,9 +497,12 @@ def test_depthwise_convolutions_of_small_images_leave_no_thread_the_work_of_many
     assert (outputs // 8 == blocks * threads) == (shape[0] == 8)  # a vector each
 
 
-@pytest.mark.parametrize("shape", [(8, 37, 37, 16), (2, 74, 74, 16), (1, 83, 83, 16), (1, 149, 149, 16)])
+@pytest.mark.parametrize(
+    "shape", [(8, 37, 37, 16), (2, 74, 74, 16), (1, 83, 83, 16), (1, 149, 149, 16), (8, 1, 499, 16)]
+)
 def test_depthwise_convolutions_fill_blocks_whatever_the_image(shape: Shape) -> None:
-    (primfunc,) = functions(relax_depthwise, (shape, H), ((16, 3, 3, 1), H))
+    window = (3, 3) if shape[1] > 1 else (1, 31)
+    (primfunc,) = functions(relax_depthwise, (shape, H), ((16, *window, 1), H))
     (launch,) = lower(schedule_cuda(primfunc, TARGET))[1].values()
     assert 64 <= int(launch.extents["threadIdx.x"]) <= 512
 

@@ -46,3 +46,17 @@ def test_several_batches_share_the_mask_and_keep_the_reshape() -> None:
 def test_vectors_broadcast_along_the_last_axis_of_both() -> None:
     lines = ("s = R.exp(x)", "v = R.reshape(s, R.shape([6, 1, 5]))", "y = R.multiply(v, m)")
     check('x: R.Tensor((1, 6, 5), "float32"), m: R.Tensor((5,), "float32")', lines, ["exp", "multiply", "reshape"])
+
+
+@pytest.mark.parametrize("view", [(2, 6, 5), (2, 30)])
+def test_where_axes_of_one_element_are_asked_for_others_stay(view: tuple[int, ...]) -> None:
+    """A residual is added to the image that a sequence is; the residual's view moves nothing."""
+    lines = ("s = R.exp(x)", f"v = R.reshape(s, R.shape({list(view)}))", "y = R.add(v, m)")
+    module = relax.transform.Normalize()(
+        make(f'x: R.Tensor((2, 1, 6, 5), "float32"), m: R.Tensor({view}, "float32")', *lines, result="y")
+    )
+    changed = relax.transform.DeadCodeElimination()(sink_reshapes(module, of_unit_axes=True))
+    wanted = ["exp", "add", "reshape"] if view == (2, 6, 5) else ["exp", "reshape", "add"]
+    assert operators(changed) == wanted
+    arrays = arrays_of(module)
+    np.testing.assert_allclose(run(changed, arrays), run(module, arrays), rtol=1e-6)
