@@ -64,7 +64,10 @@ def _heads(flow: Dataflow, constants: IdentitySet, variable: Any) -> _Heads | No
     if reshape is None or (permuted is not None and not flow.is_read_once(split)):
         return None
     rows, heads = shape_of(reshape.args[0]), shape_of(split)
-    if not rows or not heads or not isinstance(heads[-1], int) or not same(rows[:-1], heads[:-2]):
+    if not rows or not heads or len(heads) < 2:
+        return None
+    width, (count, dim) = rows[-1], heads[-2:]
+    if not all(isinstance(extent, int) for extent in (width, count, dim)) or width != count * dim:
         return None
     product, bias = reshape.args[0], None
     if (added := flow.call(product, "add")) is not None and flow.is_read_once(product):
