@@ -113,12 +113,3 @@ def test_rows_of_images_share_thread_blocks(
     tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
     want = expected(*(array.astype(np.float64) for array in arrays))
     np.testing.assert_allclose(tensors[-1].numpy().reshape(want.shape), want, rtol=2e-3, atol=4e-3)
-
-
-def test_what_is_read_of_a_row_is_loaded_before_it_is_reduced() -> None:
-    """A thread waits for its vectors of the row, the scale and the shift once."""
-    shapes = ((64, 256), "float16"), ((256,), "float16"), ((256,), "float16")
-    (primfunc,) = functions(relax_layer_norm, *shapes)
-    source, _ = lower(schedule_cuda(primfunc, TARGET))
-    kernel = source[source.rindex("__global__") :]
-    assert kernel[: kernel.index("__shfl")].count("*(uint4*)(p") == 3

@@ -35,10 +35,6 @@ from packager.lower.cuda.rows.parts import loads_part
 UNROLLED = 4
 # Vectors that a thread loads at once when staging to shared memory.
 STAGED = 8
-# Elements of each operand that a thread loads before it reduces any, where it has no more of a row: one wait for all.
-LOADED_FIRST = 16
-# Where ``compute_at`` inserts a block: before all others of the loop, or right before the first that reads it.
-FIRST, LAST = -2, -1
 # Makes TVM split a loop into full steps without guards, and the rest.
 PARTITION = "pragma_loop_partition_hint"
 
@@ -224,8 +220,7 @@ def _compute_at_row(sch: s_tir.Schedule, block: Any, row: Any, rows: Rows, *, fu
     value = sch.get(block).body.value
     loaded = isinstance(value, TensorLoad) and value.source.scope() == "global"
     sch.set_scope(block, 0, "local")
-    few = 0 < rows.steps * rows.width <= LOADED_FIRST
-    sch.compute_at(block, row, preserve_unit_loops=True, index=FIRST if loaded and few else LAST)
+    sch.compute_at(block, row, preserve_unit_loops=True)
     if full:  # per-row scalars are computed redundantly by each thread
         _spread(sch, list(sch.get_loops(block))[-rows.inner :], rows, vector=loaded)
 
