@@ -22,7 +22,19 @@ from packager.graph.own_operators import register
 from packager.graph.rewrite import Bindings, map_bindings
 from packager.ir.pattern_kinds import SUMS
 from packager.lower.cuda.algorithms.merge_sort import ByKey, merge_sort
-from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int32, int64, keep, local, locals_of, vector
+from packager.lower.cuda.algorithms.nests import (
+    Nests,
+    cast,
+    emit,
+    int32,
+    int64,
+    keep,
+    local,
+    locals_of,
+    simplified,
+    vector,
+)
+from packager.lower.cuda.algorithms.place_sort import MOST_INDICES, Places, sort_by_place
 from packager.lower.legalize.accumulate import FULL
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
@@ -141,6 +153,9 @@ def sort_indices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             at = at * extent + inside(found[which, source, axis], extent)
         return cast(at, "int32")
 
+    if isinstance(outer, tirx.IntImm) and isinstance(simplified(ends), tirx.IntImm) and int(number) <= MOST_INDICES:
+        sort_by_place(nests, Places(int(outer), int(number), int(simplified(ends)) - 1, key), order, starts)
+        return relax.Tuple(emit(builder, "sort_indices", nests.primfunc(), [indices], call.ty.fields))
     by_key = ByKey("int32", key, largest_first=False)
     result = merge_sort(nests, outer, number, number, int(number), by_key, into=order)
     with nests.grid("find_starts", outer, ends) as (which, place):

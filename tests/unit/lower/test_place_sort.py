@@ -1,0 +1,79 @@
+"""Indices are sorted by the places that they name in one launch for GPUs, its loops run one after the other here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+import tvm
+from tvm import relax
+from tvm.ir import Op
+
+from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, PARTS
+from packager.lower.cuda.algorithms.sorted_scatter import SORT_INDICES
+from packager.lower.devices import DEVICES
+from packager.lower.lowering import _make_kernels
+from tests.unit.lower.test_cuda_algorithms import legalized, runs
+
+GENERATOR = np.random.default_rng(7)
+
+
+def module_of(indices: tuple[int, ...], places: tuple[int, ...]) -> tvm.IRModule:
+    def make(found: Any) -> relax.Call:
+        return relax.Call(Op.get(SORT_INDICES), [found, relax.ShapeExpr(places)])
+
+    return legalized(make, relax.TensorType(indices, "int64"))[0]
+
+
+def check(indices: np.ndarray, places: tuple[int, ...]) -> None:
+    """Compare order and starts with numpy's stable sort."""
+    order, starts = runs(module_of(indices.shape, places))(indices)
+    count = math.prod(places)
+    wrapped = np.where(indices < 0, indices + np.array(places), indices)
+    keys = np.ravel_multi_index(tuple(np.moveaxis(wrapped, -1, 0)), places)
+    wanted = np.argsort(keys, axis=-1, kind="stable")
+    begins = [np.searchsorted(np.sort(row), np.arange(count + 1)) for row in keys]
+    np.testing.assert_array_equal(order.reshape(keys.shape), wanted)
+    np.testing.assert_array_equal(starts.reshape(len(keys), -1), np.stack(begins))
+
+
+@pytest.mark.parametrize(
+    ("rows", "number", "places"),
+    [
+        pytest.param(1, 300, (7,), id="a block for each place"),
+        pytest.param(1, 3000, (BLOCKS,), id="as many places as blocks"),
+        pytest.param(1, 3000, (BLOCKS + 1,), id="the last blocks have no places"),
+        pytest.param(1, 5000, (4001,), id="passes end in the other buffer"),
+        pytest.param(1, 257, (100_000,), id="more places than indices"),
+        pytest.param(3, 1500, (50,), id="several rows"),
+        pytest.param(2 * BLOCKS, 300, (9,), id="more rows than blocks"),
+        pytest.param(1, 2000, (20, 30), id="coordinates"),
+        pytest.param(2, PARTS, (1,), id="one place"),
+    ],
+)
+def test_indices_are_in_the_order_of_their_places(rows: int, number: int, places: tuple[int, ...]) -> None:
+    extents = np.array(places)
+    check(GENERATOR.integers(-extents, extents, (rows, number, len(places))), places)
+
+
+@pytest.mark.parametrize("place", [0, 77, 999])
+def test_all_indices_may_name_one_place(place: int) -> None:
+    check(np.full((1, 2500, 1), place), (1000,))
+
+
+def test_indices_that_are_in_order_or_reversed() -> None:
+    ascending = np.sort(GENERATOR.integers(0, 600, (1, 2500, 1)), axis=1)
+    check(ascending, (600,))
+    check(ascending[:, ::-1].copy(), (600,))
+
+
+@pytest.mark.parametrize(("number", "launches"), [(300, 1), (MOST_INDICES, 1), (MOST_INDICES + 1, 5)])
+def test_more_indices_are_merged(number: int, launches: int) -> None:
+    """Then sorted tiles, three merges and a search of where places begin are launched."""
+    functions = [f for f in module_of((1, number, 1), (4000,)).functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert len(functions) == 1
+    assert len(_make_kernels("sort", functions[0], DEVICES["cuda"]).functions) == launches
