@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Op
 
-from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, PARTS
+from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, THREADS
 from packager.lower.cuda.algorithms.sorted_scatter import SORT_INDICES
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import _make_kernels
@@ -52,7 +52,7 @@ def check(indices: np.ndarray, places: tuple[int, ...]) -> None:
         pytest.param(3, 1500, (50,), id="several rows"),
         pytest.param(2 * BLOCKS, 300, (9,), id="more rows than blocks"),
         pytest.param(1, 2000, (20, 30), id="coordinates"),
-        pytest.param(2, PARTS, (1,), id="one place"),
+        pytest.param(2, THREADS, (1,), id="one place"),
     ],
 )
 def test_indices_are_in_the_order_of_their_places(rows: int, number: int, places: tuple[int, ...]) -> None:

@@ -16,14 +16,15 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, shared
+from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, one_thread, shared
 
 # Of more indices a row, each block reads too many that are not its own.
 MOST_INDICES = 1 << 17
 # Thread blocks, one for each multiprocessor of a large GPU.
 BLOCKS = 128
-# A block's threads, each of which takes adjacent elements, and those whose counts are added up first.
-PARTS, TOGETHER = 1024, 32
+# A block's threads. Each notes in a word which of its indices are the block's, of one in ``LANES`` that lie side by
+# side, so that loads are coalesced; several are loaded at a time.
+THREADS, LANES, WORD, AT_ONCE = 1024, 32, 32, 8
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class _Block:
 
     def __init__(self, places: Places, row: Any, first: Any, last: Any, bits: int) -> None:
         self.places, self.row, self.first, self.last, self.bits = places, row, first, last, bits
-        self.before, self.own, self.zeros = _Counts(), _Counts(), _Counts()
+        self.words = -(-places.number // (THREADS * WORD))
+        self.before, self.own, self.zeros = _Counts(THREADS), _Counts(THREADS * self.words), _Counts(THREADS)
 
     def write(self, order: Any, other: Any, starts: Any) -> None:
         """Write all passes; the last one writes ``order``."""
@@ -70,32 +72,51 @@ class _Block:
     def _place(self, index: Any) -> Any:
         return keep(self.places.at(self.row, cast(index, "int64")))
 
-    def _is_own(self, place: Any) -> Any:
-        return tirx.all(self.first <= place, place < self.last)
-
-    def _slot(self, position: Any) -> Any:
-        """Return where an element of this block is in a flat buffer."""
-        return self.row * self.places.number + cast(self.before.total() + position, "int64")
+    def _base(self) -> Any:
+        """Return where the elements of this block begin in a flat buffer."""
+        return keep(self.row * self.places.number + cast(self.before.total[0], "int64"))
 
     def _take(self, target: Any) -> None:
         """Write the indices that name places of this block, in their order."""
-        steps, number = int32(-(-self.places.number // PARTS)), int32(self.places.number)
-        with T.parallel(int32(0), int32(PARTS)) as part:
-            before, own = local(int32(0)), local(int32(0))
-            with _adjacent(part, steps, number) as index:
-                place = self._place(index)
-                before[0] = before[0] + tirx.Select(place < self.first, int32(1), int32(0))
-                own[0] = own[0] + tirx.Select(self._is_own(place), int32(1), int32(0))
-            self.before.of_parts[part], self.own.of_parts[part] = before[0], own[0]
+        number, marks = int32(self.places.number), shared([THREADS * self.words], "int32")
+        with T.parallel(int32(0), int32(THREADS)) as thread:
+            before = local(int32(0))
+            with T.serial(int32(0), int32(self.words)) as word:
+                found = local(int32(0))
+                first = keep((word * THREADS + thread - thread % LANES) * WORD + thread % LANES)
+                with T.serial(int32(0), int32(WORD // AT_ONCE)) as step:
+                    elements = [keep(first + (step * AT_ONCE + at) * LANES) for at in range(AT_ONCE)]
+                    named = [self._place(tirx.min(element, number - 1)) for element in elements]
+                    for at, (element, place) in enumerate(zip(elements, named, strict=True)):
+                        is_one = element < number
+                        is_own = tirx.all(is_one, self.first <= place, place < self.last)
+                        is_before = tirx.all(is_one, place < self.first)
+                        before[0] = before[0] + tirx.Select(is_before, int32(1), int32(0))
+                        bit = int32(1) << (step * AT_ONCE + at)
+                        found[0] = found[0] | tirx.Select(is_own, bit, int32(0))
+                marks[word * THREADS + thread] = found[0]
+            self.before.of_parts[thread] = before[0]
         self.before.add_up()
+
+        def is_marked(part: Any, lane: Any) -> Any:
+            """Whether an element is this block's: of part ``[word, warp, bit]``, as the thread of a lane noted it."""
+            return keep((marks[part - part % LANES + lane] >> (part % WORD)) & 1)
+
+        with T.parallel(int32(0), int32(THREADS * self.words)) as part:
+            own = local(int32(0))
+            with T.serial(int32(0), int32(LANES)) as lane:
+                own[0] = own[0] + is_marked(part, lane)
+            self.own.of_parts[part] = own[0]
         self.own.add_up()
-        with T.parallel(int32(0), int32(PARTS)) as part:
+        with T.parallel(int32(0), int32(THREADS * self.words)) as part:
             count = keep(self.own.of_parts[part])
             with T.If(count > 0), T.Then():
-                slot = local(self._slot(self.own.ahead(part)))
-                with _adjacent(part, steps, number) as index, T.If(self._is_own(self._place(index))), T.Then():
-                    target[slot[0]] = index
-                    slot[0] = slot[0] + 1
+                slot = local(self._base() + cast(self.own.ahead(part), "int64"))
+                with T.serial(int32(0), int32(LANES)) as lane:
+                    marked = is_marked(part, lane)
+                    with T.If(marked == 1), T.Then():
+                        target[slot[0]] = part * LANES + lane
+                        slot[0] = slot[0] + 1
 
     def _split(self, bit: int, source: Any, target: Any) -> None:
         """Write first the elements without a bit of the place, then those with it."""
@@ -103,20 +124,20 @@ class _Block:
         def is_one(index: Any) -> Any:
             return keep(((self._place(index) - self.first) >> bit) & 1)
 
-        with T.parallel(int32(0), int32(PARTS)) as part:
-            number, base = keep(self.own.total()), keep(self._slot(int32(0)))
+        with T.parallel(int32(0), int32(THREADS)) as part:
+            number, base = keep(self.own.total[0]), self._base()
             found = local(int32(0))
-            with _adjacent(part, keep(_ceil_div(number, PARTS)), number) as element:
+            with _adjacent(part, keep(_each(number)), number) as element:
                 index = keep(source[base + cast(element, "int64")])
                 found[0] = found[0] + (1 - is_one(index))
             self.zeros.of_parts[part] = found[0]
         self.zeros.add_up()
-        with T.parallel(int32(0), int32(PARTS)) as part:
-            number, base = keep(self.own.total()), keep(self._slot(int32(0)))
-            steps = keep(_ceil_div(number, PARTS))
+        with T.parallel(int32(0), int32(THREADS)) as part:
+            number, base = keep(self.own.total[0]), self._base()
+            steps = keep(_each(number))
             with T.If(part * steps < number), T.Then():
                 zero = local(self.zeros.ahead(part))
-                one = local(self.zeros.total() + part * steps - zero[0])
+                one = local(self.zeros.total[0] + part * steps - zero[0])
                 with _adjacent(part, steps, number) as element:
                     index = keep(source[base + cast(element, "int64")])
                     bit_of = is_one(index)
@@ -128,43 +149,45 @@ class _Block:
     def _find_starts(self, order: Any, starts: Any) -> None:
         """Write for each place how many indices name earlier ones: an element begins all places behind the last's."""
         ends = self.places.count + 1
-        with T.parallel(int32(0), int32(PARTS)) as part:
-            number, base = keep(self.own.total()), keep(self._slot(int32(0)))
-            with _adjacent(part, keep(_ceil_div(number + 1, PARTS)), number + 1) as element:
+        with T.parallel(int32(0), int32(THREADS)) as part:
+            number, base = keep(self.own.total[0]), self._base()
+            with _adjacent(part, keep(_each(number + 1)), number + 1) as element:
                 previous, this = local(self.first - 1), local(self.last - 1)
                 with T.If(element > 0), T.Then():
                     previous[0] = self._place(keep(order[base + cast(element - 1, "int64")]))
                 with T.If(element < number), T.Then():
                     this[0] = self._place(keep(order[base + cast(element, "int64")]))
-                start = keep(self.before.total() + element)
+                start = keep(self.before.total[0] + element)
                 with T.serial(int32(0), this[0] - previous[0]) as place:
-                    at = keep(previous[0] + 1 + place)
-                    with T.If(at < self.last), T.Then():
-                        starts[self.row * ends + cast(at, "int64")] = start
+                    starts[self.row * ends + cast(previous[0] + 1 + place, "int64")] = start
             with T.If(tirx.all(part == 0, self.first == 0)), T.Then():
                 starts[self.row * ends + self.places.count] = int32(self.places.number)
 
 
 class _Counts:
-    """Counts of parts, and of ``TOGETHER`` parts each, in shared memory."""
+    """Counts of parts, sums of ``LANES`` of them each, and of all, in shared memory."""
 
-    def __init__(self) -> None:
-        self.of_parts, self.of_several = shared([PARTS], "int32"), shared([PARTS // TOGETHER], "int32")
+    def __init__(self, parts: int) -> None:
+        self.several = -(-parts // LANES)
+        self.of_parts, self.of_several = shared([parts], "int32"), shared([self.several], "int32")
+        self.total = shared([1], "int32")
 
     def add_up(self) -> None:
-        """Add up the counts of parts."""
-        with T.parallel(int32(0), int32(PARTS // TOGETHER)) as several:
-            self.of_several[several] = _sum(self.of_parts, several * TOGETHER, int32(TOGETHER))
+        """Add up the counts of parts; those of several become the sums of what is ahead of them."""
+        with T.parallel(int32(0), int32(self.several)) as several:
+            self.of_several[several] = _sum(self.of_parts, several * LANES, int32(LANES))
+        with one_thread():
+            total = local(int32(0))
+            with T.serial(int32(0), int32(self.several)) as several:
+                count = keep(self.of_several[several])
+                self.of_several[several] = total[0]
+                total[0] = total[0] + count
+            self.total[0] = total[0]
 
     def ahead(self, part: Any) -> Any:
         """Return the sum of what parts ahead of one have counted."""
-        several = keep(tirx.truncdiv(part, int32(TOGETHER)))
-        inner = _sum(self.of_parts, several * TOGETHER, part - several * TOGETHER)
-        return keep(_sum(self.of_several, int32(0), several) + inner)
-
-    def total(self) -> Any:
-        """Return the sum of all parts."""
-        return _sum(self.of_several, int32(0), int32(PARTS // TOGETHER))
+        inner = _sum(self.of_parts, part - part % LANES, part % LANES)
+        return keep(self.of_several[tirx.truncdiv(part, int32(LANES))] + inner)
 
 
 def _sum(counts: Any, begin: Any, number: Any) -> Any:
@@ -174,8 +197,9 @@ def _sum(counts: Any, begin: Any, number: Any) -> Any:
     return total[0]
 
 
-def _ceil_div(number: Any, parts: int) -> Any:
-    return tirx.truncdiv(number + (parts - 1), int32(parts))
+def _each(number: Any) -> Any:
+    """Return how many elements a thread takes."""
+    return tirx.truncdiv(number + (THREADS - 1), int32(THREADS))
 
 
 @contextmanager

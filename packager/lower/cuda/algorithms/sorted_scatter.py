@@ -150,7 +150,7 @@ def sort_indices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def key(which: Any, source: Any) -> Any:
         at = int64(0)
         for axis, extent in enumerate(own):
-            at = at * extent + inside(found[which, source, axis], extent)
+            at = at * extent + inside(keep(found[which, source, axis]), extent)
         return cast(at, "int32")
 
     if isinstance(outer, tirx.IntImm) and isinstance(simplified(ends), tirx.IntImm) and int(number) <= MOST_INDICES:
