@@ -20,7 +20,9 @@ from packager.frontends.torch.inputs import Inputs, read_inputs
 from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
 from packager.frontends.torch.ops.nn import NETWORK
+from packager.frontends.torch.ops.ordering import ORDERING
 from packager.frontends.torch.ops.program import is_scalar, operator_of
+from packager.frontends.torch.ops.quantization import QUANTIZATION
 from packager.frontends.torch.ops.recurrent import RECURRENT
 from packager.frontends.torch.ops.reductions import REDUCTIONS
 from packager.frontends.torch.ops.updates import UPDATES
@@ -32,11 +34,13 @@ Converter = Callable[["Importer", Any], Any]
 CONVERTERS: Mapping[str, Converter] = {
     **OPERATORS,
     **REDUCTIONS,
+    **ORDERING,
     **VIEWS,
     **UPDATES,
     **NETWORK,
     **CONVOLUTIONS,
     **RECURRENT,
+    **QUANTIZATION,
 }
 
 # TVM imports these wrongly: random numbers as zeros, dropout as a no-op, sparse tensors as dense.
@@ -51,6 +55,8 @@ REFUSED = (
     "to_sparse.default",
     "_native_batch_norm_legit_functional.default",
 )
+# TVM's table has these by their bare names, as if they were of torch.
+OTHER_LIBRARIES = {"roi_align.default": "torchvision::roi_align.default"}
 
 
 class Importer(ExportedProgramImporter):  # type: ignore[misc]
@@ -70,7 +76,11 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def create_convert_map(self) -> Mapping[str, Callable[[Any], Any]]:
         """Return a table that maps every operator to ``_convert``; fill ``converters``, packager's overriding TVM's."""
         theirs = super().create_convert_map()
-        self.converters = {name: _wrap_tvm(convert) for name, convert in theirs.items() if name not in REFUSED}
+        self.converters = {
+            OTHER_LIBRARIES.get(name, name): _wrap_tvm(convert)
+            for name, convert in theirs.items()
+            if name not in REFUSED
+        }
         self.converters.update(CONVERTERS)
         return defaultdict(lambda: self._convert)
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
 from packager.errors import UnsupportedOperatorsError
+from packager.frontends.torch.decompositions.table import DECOMPOSITIONS
 
 _ATEN = torch.ops.aten
 # Not decomposed: attention would become a dozen operators that no backend recognizes, and matmuls would become
@@ -19,6 +21,11 @@ KEPT = (_ATEN.scaled_dot_product_attention.default, _ATEN.linear.default, _ATEN.
 RECURRENT = (_ATEN.lstm.input, _ATEN.gru.input, _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input)
 # The largest precomputed result, in elements.
 LARGEST_KNOWN = 2**22
+HINT = "replace them in the model by operators that are supported, or by what torch decomposes into these"
+RANDOM_HINT = (
+    "torch.export programs cannot draw random numbers at run time: call model.eval() before the export, or make the "
+    "numbers an input"
+)
 # Prefixes of torch's names for literals of the source, which users cannot name as constants.
 LITERALS = ("lifted_tensor_", "_lifted_tensor_constant")
 
@@ -33,11 +40,23 @@ def decompose(program: Any) -> Any:
     _drop_ranges_of_expressions(program)
     program.example_inputs = None  # torch would check them, and their containers may have types that are not there
     table = torch.export.default_decompositions()
+    table.update(DECOMPOSITIONS)
     for operator in (*KEPT, *_kept_recurrent(program)):
         table.pop(operator, None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
-        return program.run_decompositions(table)
+        program = program.run_decompositions(table)
+    return _without_assertions(_remove_effect_tokens(program))
+
+
+def _without_assertions(program: Any) -> Any:
+    """Drop assertions about values of tensors, which a bundle does not check, and what computes only these."""
+    for node in reversed(program.graph.nodes):
+        if node.op == "call_function" and operator_of(node) in _VALUE_CHECKS:
+            program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
 
 
 def _kept_recurrent(program: Any) -> list[Any]:
@@ -92,7 +111,7 @@ def known_values(program: Any) -> dict[Any, torch.Tensor]:
 def _can_be_known(node: Any, known: Mapping[Any, torch.Tensor]) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) or not all(a in known for a in node.all_input_nodes):
         return False
-    if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
+    if _is_random(node.target) or node.target._schema.is_mutable:
         return False
     meta = node.meta.get("val")
     static = isinstance(meta, torch.Tensor) and all(isinstance(extent, int) for extent in meta.shape)
@@ -102,18 +121,26 @@ def _can_be_known(node: Any, known: Mapping[Any, torch.Tensor]) -> bool:
 def check_operators(program: Any, known: Mapping[Any, Any], supported: Mapping[str, Any]) -> None:
     """Raise UnsupportedOperatorsError if a node to convert has an operator that is not ``supported``."""
     refused: dict[str, list[str]] = {}
+    random = False
     for node in program.graph.nodes:
         if node.op == "call_function" and node not in known and not is_scalar(node):
             operator = operator_of(node)
             if operator not in supported:
                 refused.setdefault(operator, []).append(node.name)
+                random |= _is_random(node.target)
     if refused:
-        raise UnsupportedOperatorsError(refused)
+        raise UnsupportedOperatorsError(refused, hint=RANDOM_HINT if random else HINT)
+
+
+def _is_random(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def operator_of(node: Any) -> str:
-    """Return the name of a node's operator and overload: ``add.Tensor``."""
-    return str(getattr(node.target, "__name__", node.target))
+    """Return the name of a node's operator and overload: ``add.Tensor``, of other libraries ``library::add.Tensor``."""
+    name = str(getattr(node.target, "__name__", node.target))
+    library = getattr(node.target, "namespace", "aten")
+    return name if library == "aten" else f"{library}::{name}"
 
 
 def argument(node: Any, index: int, name: str, default: Any = None) -> Any:
@@ -127,6 +154,12 @@ def is_scalar(node: Any) -> bool:
     return isinstance(value, int | torch.SymInt | torch.SymBool) or operator_of(node) in _CHECKS
 
 
+_VALUE_CHECKS = frozenset(("_assert_async.default", "_assert_async.msg", "_linalg_check_errors.default"))
 _CHECKS = frozenset(
-    ("_assert_scalar.default", "_assert_tensor_metadata.default", "sym_constrain_range_for_size.default")
+    (
+        "_assert_scalar.default",
+        "_assert_tensor_metadata.default",
+        "sym_constrain_range.default",
+        "sym_constrain_range_for_size.default",
+    )
 )
