@@ -19,12 +19,15 @@ from packager.errors import ModelError, PackagerError, last_line
 from packager.frontends.torch.inputs import Inputs, read_inputs
 from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
+from packager.frontends.torch.ops.indexing import INDEXING
+from packager.frontends.torch.ops.moves import MOVES
 from packager.frontends.torch.ops.nn import NETWORK
 from packager.frontends.torch.ops.ordering import ORDERING
 from packager.frontends.torch.ops.program import is_scalar, operator_of
 from packager.frontends.torch.ops.quantization import QUANTIZATION
 from packager.frontends.torch.ops.recurrent import RECURRENT
 from packager.frontends.torch.ops.reductions import REDUCTIONS
+from packager.frontends.torch.ops.scatter import SCATTERS
 from packager.frontends.torch.ops.updates import UPDATES
 from packager.frontends.torch.ops.views import VIEWS
 from packager.frontends.torch.shapes import Symbols, is_extent
@@ -36,7 +39,10 @@ CONVERTERS: Mapping[str, Converter] = {
     **REDUCTIONS,
     **ORDERING,
     **VIEWS,
+    **INDEXING,
     **UPDATES,
+    **SCATTERS,
+    **MOVES,
     **NETWORK,
     **CONVOLUTIONS,
     **RECURRENT,
@@ -62,13 +68,14 @@ OTHER_LIBRARIES = {"roi_align.default": "torchvision::roi_align.default"}
 class Importer(ExportedProgramImporter):  # type: ignore[misc]
     """Imports one program.
 
-    ``known`` holds precomputed values of nodes; ``node_of_variable`` is filled by the import.
+    ``known`` holds precomputed values of nodes, ``sizes`` what torch's symbols of sizes of constants stand for;
+    ``node_of_variable`` is filled by the import.
     """
 
-    def __init__(self, known: Mapping[Any, torch.Tensor]) -> None:
+    def __init__(self, known: Mapping[Any, torch.Tensor], sizes: Mapping[str, int]) -> None:
         self.known = known
         self.node_of_variable: dict[str, str] = {}
-        self.symbols = Symbols({})
+        self.symbols = Symbols(sizes)
         self.inputs = Inputs({}, {}, {}, {}, {}, self.symbols)
         self.converters: dict[str, Converter] = {}
         super().__init__()

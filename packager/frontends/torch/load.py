@@ -104,11 +104,12 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
 
 def _import(program: Any) -> tuple[tvm.IRModule, Any, IdentityMap[str]]:
     """Return the module, its importer, and buffer names by their TVM tensor."""
+    from packager.frontends.torch.constant_sizes import sizes_of_constants
     from packager.frontends.torch.importer import Importer
     from packager.frontends.torch.ops.program import check_operators, known_values
 
     known = known_values(program)
-    importer = Importer(known)
+    importer = Importer(known, sizes_of_constants(program, known))
     check_operators(program, known, importer.converters)
     tensors = {**dict(program.named_buffers()), **program.constants}
     names = {id(value): str(key) for key, value in tensors.items()}

@@ -11,6 +11,7 @@ import torch
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
 from packager.errors import UnsupportedOperatorsError
+from packager.frontends.torch.constant_sizes import is_size_of_data, masks_of_buffers
 from packager.frontends.torch.decompositions.table import DECOMPOSITIONS
 
 _ATEN = torch.ops.aten
@@ -89,10 +90,12 @@ def _drop_ranges_of_expressions(program: Any) -> None:
 def known_values(program: Any) -> dict[Any, torch.Tensor]:
     """Compute the nodes that depend only on literals of the source, and return their tensors.
 
-    Exported position ids, masks and anchors are many integer operators, not all of which the importer supports.
+    Exported position ids, masks and anchors are many integer operators, not all of which the importer supports. A
+    buffer that is a mask is known as well, where it is to be: it says how many elements it takes.
     """
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     constant = torch.export.graph_signature.InputKind.CONSTANT_TENSOR
+    masks = masks_of_buffers(program)
     known: dict[Any, torch.Tensor] = {}
     with torch.no_grad():
         for node in program.graph.nodes:
@@ -100,6 +103,8 @@ def known_values(program: Any) -> dict[Any, torch.Tensor]:
                 spec = specs.get(node.name)
                 if spec is not None and spec.kind is constant and str(spec.target).startswith(LITERALS):
                     known[node] = program.constants[spec.target].detach().cpu()
+                elif node in masks:
+                    known[node] = masks[node]
             elif node.op == "call_function" and _can_be_known(node, known):
                 arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: known[argument])
                 result = node.target(*arguments[0], **arguments[1])
@@ -114,8 +119,10 @@ def _can_be_known(node: Any, known: Mapping[Any, torch.Tensor]) -> bool:
     if _is_random(node.target) or node.target._schema.is_mutable:
         return False
     meta = node.meta.get("val")
-    static = isinstance(meta, torch.Tensor) and all(isinstance(extent, int) for extent in meta.shape)
-    return static and meta.layout is torch.strided and math.prod(meta.shape) <= LARGEST_KNOWN
+    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
+        return False
+    extents = [extent for extent in meta.shape if not is_size_of_data(extent)]  # of a constant, the others are known
+    return all(isinstance(extent, int) for extent in extents) and math.prod(extents) <= LARGEST_KNOWN
 
 
 def check_operators(program: Any, known: Mapping[Any, Any], supported: Mapping[str, Any]) -> None:
@@ -146,6 +153,12 @@ def operator_of(node: Any) -> str:
 def argument(node: Any, index: int, name: str, default: Any = None) -> Any:
     """Return an argument of a node, positional or by keyword, or ``default``."""
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
+
+
+def axis_of(node: Any, index: int, default: int = 0) -> int:
+    """Return an argument of a node, ``dim``, as an axis of its first operand, counted from the front."""
+    axis: int = argument(node, index, "dim", default) % max(node.args[0].meta["val"].ndim, 1)
+    return axis
 
 
 def is_scalar(node: Any) -> bool:
