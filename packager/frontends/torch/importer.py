@@ -17,8 +17,11 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from packager.errors import ModelError, PackagerError, last_line
 from packager.frontends.torch.inputs import Inputs, read_inputs
+from packager.frontends.torch.ops.complex_numbers import PAIRS, convert_complex
+from packager.frontends.torch.ops.complex_pairs import Complex, is_complex
 from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
+from packager.frontends.torch.ops.fourier import FOURIER
 from packager.frontends.torch.ops.indexing import INDEXING
 from packager.frontends.torch.ops.moves import MOVES
 from packager.frontends.torch.ops.nn import NETWORK
@@ -43,6 +46,8 @@ CONVERTERS: Mapping[str, Converter] = {
     **UPDATES,
     **SCATTERS,
     **MOVES,
+    **PAIRS,
+    **FOURIER,
     **NETWORK,
     **CONVOLUTIONS,
     **RECURRENT,
@@ -63,6 +68,9 @@ REFUSED = (
 )
 # TVM's table has these by their bare names, as if they were of torch.
 OTHER_LIBRARIES = {"roi_align.default": "torchvision::roi_align.default"}
+
+
+_PARTS = {torch.complex64: "float32", torch.complex128: "float64"}
 
 
 class Importer(ExportedProgramImporter):  # type: ignore[misc]
@@ -108,14 +116,16 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _convert(self, node: Any) -> Any:
         if node in self.known:
-            tensor = self._convert_pytorch_tensor_to_tvm(self.known[node])
-            return relax.const(tensor, tensor.dtype)
+            return self._constant(self.known[node])
         if is_scalar(node):
             value = node.meta.get("val")
             return self.symbols.extent(value) if isinstance(value, int | torch.SymInt) else None
         name = operator_of(node)
         try:
-            result = self.converters[name](self, node)
+            if is_complex(node) or any(map(is_complex, node.all_input_nodes)):
+                result = convert_complex(self, node, self.converters[name])
+            else:
+                result = self.converters[name](self, node)
             if isinstance(result, relax.Expr) and not isinstance(result, relax.Var):
                 result = self.emit(result)
             self._check(node, result)
@@ -131,8 +141,18 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             self.node_of_variable[result.name] = node.name
         return result
 
+    def _constant(self, value: torch.Tensor) -> Any:
+        if value.dtype.is_complex:
+            return Complex(*(self._constant(part.contiguous()) for part in (value.real, value.imag)))
+        tensor = self._convert_pytorch_tensor_to_tvm(value)
+        return relax.const(tensor, tensor.dtype)
+
     def _check(self, node: Any, result: Any) -> None:
         """Raise ValueError for a tensor whose type, rank or extents differ from torch's."""
+        if isinstance(result, Complex):
+            self._check(node, result.real)
+            self._check(node, result.imaginary)
+            return
         meta = node.meta.get("val")
         if not isinstance(meta, torch.Tensor):
             return
@@ -163,8 +183,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return self.element_type(node.meta["val"].dtype)
 
     def element_type(self, dtype: Any) -> str:
-        """Return TVM's name of a torch dtype."""
-        return str(self._convert_data_type(dtype))
+        """Return TVM's name of a torch dtype; of complex numbers that of their parts."""
+        return _PARTS.get(dtype) or str(self._convert_data_type(dtype))
 
     def value(self, argument: Any) -> Any:
         """Return the expression of a node; other arguments unchanged."""

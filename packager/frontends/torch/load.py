@@ -34,11 +34,13 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
         import torch
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
+    from packager.frontends.torch.complex_tensors import complex_to_real
     from packager.frontends.torch.states import buffers_to_states
 
     program = _read(path, torch)
     _override(program, overrides, torch)
     buffers = buffers_to_states(program)
+    complex_to_real(program)
     states = tuple(State(name, f"{name}.next", _numpy(initial, torch)) for name, initial in buffers.items())
     module, importer, buffer_names = _import(program)
     parameters = _parameters(program, torch)
