@@ -21,11 +21,14 @@ from packager.frontends.torch.ops.complex_numbers import PAIRS, convert_complex
 from packager.frontends.torch.ops.complex_pairs import Complex, is_complex
 from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
+from packager.frontends.torch.ops.embedding_bag import EMBEDDING_BAGS
 from packager.frontends.torch.ops.fourier import FOURIER
+from packager.frontends.torch.ops.images import IMAGES
 from packager.frontends.torch.ops.indexing import INDEXING
 from packager.frontends.torch.ops.moves import MOVES
 from packager.frontends.torch.ops.nn import NETWORK
 from packager.frontends.torch.ops.ordering import ORDERING
+from packager.frontends.torch.ops.pooling import POOLING
 from packager.frontends.torch.ops.program import is_scalar, operator_of
 from packager.frontends.torch.ops.quantization import QUANTIZATION
 from packager.frontends.torch.ops.recurrent import RECURRENT
@@ -50,6 +53,9 @@ CONVERTERS: Mapping[str, Converter] = {
     **FOURIER,
     **NETWORK,
     **CONVOLUTIONS,
+    **POOLING,
+    **EMBEDDING_BAGS,
+    **IMAGES,
     **RECURRENT,
     **QUANTIZATION,
 }

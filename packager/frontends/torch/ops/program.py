@@ -20,6 +20,12 @@ _ATEN = torch.ops.aten
 KEPT = (_ATEN.scaled_dot_product_attention.default, _ATEN.linear.default, _ATEN.matmul.default)
 # Decomposed they are unrolled.
 RECURRENT = (_ATEN.lstm.input, _ATEN.gru.input, _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input)
+# Decomposed they are dozens of operators; those of known extents are weighted sums by tables.
+RESIZING = (
+    *(_ATEN.upsample_linear1d.vec, _ATEN.upsample_bicubic2d.vec, _ATEN.upsample_trilinear3d.vec),
+    *(_ATEN.upsample_nearest1d.vec, _ATEN.upsample_nearest3d.vec, _ATEN._upsample_nearest_exact1d.vec),
+    *(_ATEN._upsample_nearest_exact2d.vec, _ATEN._upsample_nearest_exact3d.vec),
+)
 # The largest precomputed result, in elements.
 LARGEST_KNOWN = 2**22
 HINT = "replace them in the model by operators that are supported, or by what torch decomposes into these"
@@ -42,7 +48,7 @@ def decompose(program: Any) -> Any:
     program.example_inputs = None  # torch would check them, and their containers may have types that are not there
     table = torch.export.default_decompositions()
     table.update(DECOMPOSITIONS)
-    for operator in (*KEPT, *_kept_recurrent(program)):
+    for operator in (*KEPT, *_kept_recurrent(program), *_kept_resizing(program)):
         table.pop(operator, None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
@@ -66,6 +72,17 @@ def _kept_recurrent(program: Any) -> list[Any]:
     for operator in RECURRENT:
         nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target is operator]
         if nodes and not any(has_projection(node) for node in nodes):
+            kept.append(operator)
+    return kept
+
+
+def _kept_resizing(program: Any) -> list[Any]:
+    """Return the operators that resize nothing but floats of known extents in a program."""
+    kept = []
+    for operator in RESIZING:
+        nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target is operator]
+        metas = [meta for node in nodes for meta in (node.args[0].meta["val"], node.meta["val"])]
+        if all(m.is_floating_point() and all(isinstance(extent, int) for extent in m.shape[2:]) for m in metas):
             kept.append(operator)
     return kept
 
