@@ -42,8 +42,19 @@ def test_complex_numbers_are_moved(tmp_path: Path) -> None:
 
     def forward(x: Any, y: Any) -> Any:
         a, b = torch.complex(x, y), torch.complex(y, x)
+        written = a.clone()
+        written[:, 1:3] = b[:, :2]
+        written[:, 4:] = b[:, 2:4]
+        written[:, 0] = b[:, 5]
         return (
-            *real(a.transpose(0, 1).reshape(-1)[1::2], torch.cat([a, b], 1), torch.stack([a, b]), a.sum(1), a.mean(1)),
+            *real(
+                written,
+                a.transpose(0, 1).reshape(-1)[1::2],
+                torch.cat([a, b], 1),
+                torch.stack([a, b]),
+                a.sum(1),
+                a.mean(1),
+            ),
             *real(F.pad(a, (1, 2)), a[torch.tensor([0, 2])], a.chunk(2, 1)[1], a.unbind(1)[2], a.cumsum(1)),
             *real(torch.where(x > 0, a, b), a.flip(0), a.roll(1, 1), a.expand(2, -1, -1), a.repeat(2, 1), a[0, 1]),
             *real(torch.ones(2, 2, dtype=torch.complex64) * a[0, 0], x.to(torch.complex64)),

@@ -5,8 +5,8 @@ What only moves elements or adds them up is converted twice by the converter of 
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,13 +55,30 @@ def convert_complex(importer: Any, node: Any, convert: Callable[[Any, Any], Any]
             f"{name} ({node.name}) is not supported for complex numbers",
             hint="write it with the real and the imaginary parts: torch.view_as_real gives them",
         )
-    moved = [operand for operand in node.all_input_nodes if is_complex(operand)]
     whole, parts = importer.env, []
     for part in ("real", "imaginary"):
-        importer.env = ChainMap({operand: getattr(whole[operand], part) for operand in moved}, whole)
+        importer.env = _Parts(whole, part)
         parts.append(importer.emit(convert(importer, node)))
     importer.env = whole
     return Complex(*parts)
+
+
+@dataclass(frozen=True)
+class _Parts(Mapping[Any, Any]):
+    """The values of nodes, with one part of those that are complex."""
+
+    whole: Mapping[Any, Any]
+    part: str
+
+    def __getitem__(self, node: Any) -> Any:
+        value = self.whole[node]
+        return getattr(value, self.part) if isinstance(value, Complex) else value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
 
 
 def _is_by_parts(node: Any, name: str, packet: str) -> bool:
