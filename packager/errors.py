@@ -75,7 +75,7 @@ class ModelError(PackagerError):
 class UnsupportedOperatorsError(ModelError):
     """The model uses operators that cannot be compiled; lists each operator once with the nodes that use it."""
 
-    def __init__(self, operators: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, operators: Mapping[str, Sequence[str]], hint: str | None = None) -> None:
         self.operators = {name: tuple(nodes) for name, nodes in operators.items()}
         lines = []
         for name, nodes in sorted(self.operators.items()):
@@ -84,7 +84,8 @@ class UnsupportedOperatorsError(ModelError):
         super().__init__(
             f"{len(lines)} {plural} not supported",
             detail="\n".join(lines),
-            hint="replace them in the model, or export it with another opset"
+            hint=hint
+            or "replace them in the model, or export it with another opset"
             + ("; --op-library takes implementations of your own" if any("::" in name for name in operators) else ""),
         )
 

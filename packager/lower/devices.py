@@ -51,7 +51,7 @@ from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
 from packager.lower.legalize.normalize import expand_norms, fuse_norms
-from packager.lower.legalize.number_tests import legalize_number_test
+from packager.lower.legalize.number_tests import legalize_negation, legalize_number_test
 from packager.lower.legalize.reshape import legalize_reshape
 from packager.lower.legalize.row_views import read_rows
 from packager.lower.legalize.scatter import (
@@ -85,6 +85,7 @@ LEGALIZERS = {
     "relax.reshape": legalize_reshape,
     "relax.nn.layer_norm": legalize_layer_norm,
     **dict.fromkeys(("relax.isnan", "relax.isinf", "relax.isfinite"), legalize_number_test),
+    "relax.logical_not": legalize_negation,
     tree_ensemble.NAME: legalize_tree_ensemble,
     **OWN_LEGALIZERS,
 }

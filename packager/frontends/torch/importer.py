@@ -17,12 +17,23 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from packager.errors import ModelError, PackagerError, last_line
 from packager.frontends.torch.inputs import Inputs, read_inputs
+from packager.frontends.torch.ops.complex_numbers import PAIRS, convert_complex
+from packager.frontends.torch.ops.complex_pairs import Complex, is_complex
 from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
+from packager.frontends.torch.ops.embedding_bag import EMBEDDING_BAGS
+from packager.frontends.torch.ops.fourier import FOURIER
+from packager.frontends.torch.ops.images import IMAGES
+from packager.frontends.torch.ops.indexing import INDEXING
+from packager.frontends.torch.ops.moves import MOVES
 from packager.frontends.torch.ops.nn import NETWORK
+from packager.frontends.torch.ops.ordering import ORDERING
+from packager.frontends.torch.ops.pooling import POOLING
 from packager.frontends.torch.ops.program import is_scalar, operator_of
+from packager.frontends.torch.ops.quantization import QUANTIZATION
 from packager.frontends.torch.ops.recurrent import RECURRENT
 from packager.frontends.torch.ops.reductions import REDUCTIONS
+from packager.frontends.torch.ops.scatter import SCATTERS
 from packager.frontends.torch.ops.updates import UPDATES
 from packager.frontends.torch.ops.views import VIEWS
 from packager.frontends.torch.shapes import Symbols, is_extent
@@ -32,11 +43,21 @@ Converter = Callable[["Importer", Any], Any]
 CONVERTERS: Mapping[str, Converter] = {
     **OPERATORS,
     **REDUCTIONS,
+    **ORDERING,
     **VIEWS,
+    **INDEXING,
     **UPDATES,
+    **SCATTERS,
+    **MOVES,
+    **PAIRS,
+    **FOURIER,
     **NETWORK,
     **CONVOLUTIONS,
+    **POOLING,
+    **EMBEDDING_BAGS,
+    **IMAGES,
     **RECURRENT,
+    **QUANTIZATION,
 }
 
 # TVM imports these wrongly: random numbers as zeros, dropout as a no-op, sparse tensors as dense.
@@ -51,18 +72,24 @@ REFUSED = (
     "to_sparse.default",
     "_native_batch_norm_legit_functional.default",
 )
+# TVM's table has these by their bare names, as if they were of torch.
+OTHER_LIBRARIES = {"roi_align.default": "torchvision::roi_align.default"}
+
+
+_PARTS = {torch.complex64: "float32", torch.complex128: "float64"}
 
 
 class Importer(ExportedProgramImporter):  # type: ignore[misc]
     """Imports one program.
 
-    ``known`` holds precomputed values of nodes; ``node_of_variable`` is filled by the import.
+    ``known`` holds precomputed values of nodes, ``sizes`` what torch's symbols of sizes of constants stand for;
+    ``node_of_variable`` is filled by the import.
     """
 
-    def __init__(self, known: Mapping[Any, torch.Tensor]) -> None:
+    def __init__(self, known: Mapping[Any, torch.Tensor], sizes: Mapping[str, int]) -> None:
         self.known = known
         self.node_of_variable: dict[str, str] = {}
-        self.symbols = Symbols({})
+        self.symbols = Symbols(sizes)
         self.inputs = Inputs({}, {}, {}, {}, {}, self.symbols)
         self.converters: dict[str, Converter] = {}
         super().__init__()
@@ -70,7 +97,11 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def create_convert_map(self) -> Mapping[str, Callable[[Any], Any]]:
         """Return a table that maps every operator to ``_convert``; fill ``converters``, packager's overriding TVM's."""
         theirs = super().create_convert_map()
-        self.converters = {name: _wrap_tvm(convert) for name, convert in theirs.items() if name not in REFUSED}
+        self.converters = {
+            OTHER_LIBRARIES.get(name, name): _wrap_tvm(convert)
+            for name, convert in theirs.items()
+            if name not in REFUSED
+        }
         self.converters.update(CONVERTERS)
         return defaultdict(lambda: self._convert)
 
@@ -91,14 +122,16 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _convert(self, node: Any) -> Any:
         if node in self.known:
-            tensor = self._convert_pytorch_tensor_to_tvm(self.known[node])
-            return relax.const(tensor, tensor.dtype)
+            return self._constant(self.known[node])
         if is_scalar(node):
             value = node.meta.get("val")
             return self.symbols.extent(value) if isinstance(value, int | torch.SymInt) else None
         name = operator_of(node)
         try:
-            result = self.converters[name](self, node)
+            if is_complex(node) or any(map(is_complex, node.all_input_nodes)):
+                result = convert_complex(self, node, self.converters[name])
+            else:
+                result = self.converters[name](self, node)
             if isinstance(result, relax.Expr) and not isinstance(result, relax.Var):
                 result = self.emit(result)
             self._check(node, result)
@@ -114,8 +147,18 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             self.node_of_variable[result.name] = node.name
         return result
 
+    def _constant(self, value: torch.Tensor) -> Any:
+        if value.dtype.is_complex:
+            return Complex(*(self._constant(part.contiguous()) for part in (value.real, value.imag)))
+        tensor = self._convert_pytorch_tensor_to_tvm(value)
+        return relax.const(tensor, tensor.dtype)
+
     def _check(self, node: Any, result: Any) -> None:
         """Raise ValueError for a tensor whose type, rank or extents differ from torch's."""
+        if isinstance(result, Complex):
+            self._check(node, result.real)
+            self._check(node, result.imaginary)
+            return
         meta = node.meta.get("val")
         if not isinstance(meta, torch.Tensor):
             return
@@ -146,8 +189,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return self.element_type(node.meta["val"].dtype)
 
     def element_type(self, dtype: Any) -> str:
-        """Return TVM's name of a torch dtype."""
-        return str(self._convert_data_type(dtype))
+        """Return TVM's name of a torch dtype; of complex numbers that of their parts."""
+        return _PARTS.get(dtype) or str(self._convert_data_type(dtype))
 
     def value(self, argument: Any) -> Any:
         """Return the expression of a node; other arguments unchanged."""

@@ -34,11 +34,13 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
         import torch
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
+    from packager.frontends.torch.complex_tensors import complex_to_real
     from packager.frontends.torch.states import buffers_to_states
 
     program = _read(path, torch)
     _override(program, overrides, torch)
     buffers = buffers_to_states(program)
+    complex_to_real(program)
     states = tuple(State(name, f"{name}.next", _numpy(initial, torch)) for name, initial in buffers.items())
     module, importer, buffer_names = _import(program)
     parameters = _parameters(program, torch)
@@ -104,11 +106,12 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
 
 def _import(program: Any) -> tuple[tvm.IRModule, Any, IdentityMap[str]]:
     """Return the module, its importer, and buffer names by their TVM tensor."""
+    from packager.frontends.torch.constant_sizes import sizes_of_constants
     from packager.frontends.torch.importer import Importer
     from packager.frontends.torch.ops.program import check_operators, known_values
 
     known = known_values(program)
-    importer = Importer(known)
+    importer = Importer(known, sizes_of_constants(program, known))
     check_operators(program, known, importer.converters)
     tensors = {**dict(program.named_buffers()), **program.constants}
     names = {id(value): str(key) for key, value in tensors.items()}

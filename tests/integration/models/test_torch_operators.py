@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import packager
-from packager.errors import ModelError, UnsupportedOperatorsError
+from packager.errors import UnsupportedOperatorsError
 from tests.one_cpu import targets_here
 from tests.torch_programs import check
 
@@ -123,7 +123,7 @@ def test_sampling_by_grids(tmp_path: Path) -> None:
     ("module", "error", "words"),
     [
         (torch.nn.Dropout(), UnsupportedOperatorsError, "not supported"),
-        (torch.nn.Upsample(scale_factor=1.3, mode="bilinear"), ModelError, "upsample_bilinear2d"),
+        (torch.nn.FractionalMaxPool2d(2, 3), UnsupportedOperatorsError, "not supported"),
     ],
 )
 def test_what_would_be_wrong_is_refused(module: Any, error: Any, words: str, tmp_path: Path) -> None:

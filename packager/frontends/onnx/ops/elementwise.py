@@ -15,8 +15,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from packager.bundle.dtypes import HALVES
+from packager.frontends.arithmetic import elementwise
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of
-from packager.frontends.onnx.ops.quantization.integer_math import elementwise
 
 QUESTIONS = ("IsNaN",)  # their results are truth values
 # LLVM has no half-precision versions of these.

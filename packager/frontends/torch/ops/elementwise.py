@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tvm import relax
 
+from packager.frontends.torch.ops.integers import INTEGERS, power_of_integers
 from packager.frontends.torch.ops.program import argument, operator_of
 
 _R = relax.op
@@ -21,6 +22,15 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
         return function(importer.tensor(node.args[0], importer.dtype(node)))
 
     return convert
+
+
+# What is done to truth values, which LLVM has no arithmetic of.
+_OF_BOOLS: Mapping[Any, Any] = {
+    _R.add: _R.logical_or,
+    _R.maximum: _R.logical_or,
+    _R.multiply: _R.logical_and,
+    _R.minimum: _R.logical_and,
+}
 
 
 def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Any, Any], Any]:
@@ -36,17 +46,33 @@ def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Ca
             scaled = first if swapped else second
             scaled = importer.emit(_R.multiply(scaled, importer.tensor(alpha, dtype)))
             first, second = (scaled, second) if swapped else (first, scaled)
-        return function(first, second)
+        return (_OF_BOOLS.get(function, function) if dtype == "bool" else function)(first, second)
 
     return convert
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a converter that compares truth values as integers: LLVM has no comparison of vectors of them."""
+
     def convert(importer: Any, node: Any) -> Any:
         values = [operand.meta["val"] if isinstance(operand, torch.fx.Node) else operand for operand in node.args]
         values = [0 if isinstance(value, torch.SymInt) else value for value in values]
         dtype = importer.element_type(torch.result_type(*values))
-        return function(*(importer.tensor(operand, dtype) for operand in node.args))
+        operands = [importer.tensor(operand, dtype) for operand in node.args]
+        return function(*(importer.cast(operand, "uint8" if dtype == "bool" else dtype) for operand in operands))
+
+    return convert
+
+
+def _equality(function: Callable[[Any, Any], Any], *, same: bool) -> Callable[[Any, Any], Any]:
+    """Return a converter that tests a float compared with itself for NaN: TVM takes it for equal."""
+    compare = _comparison(function)
+
+    def convert(importer: Any, node: Any) -> Any:
+        if node.args[0] is not node.args[1] or not importer.dtype(node.args[0]).startswith(("float", "bfloat")):
+            return compare(importer, node)
+        unknown = importer.emit(_R.isnan(importer.tensor(node.args[0])))
+        return _R.logical_not(unknown) if same else unknown
 
     return convert
 
@@ -74,7 +100,7 @@ def _power(importer: Any, node: Any) -> Any:
     if node.args[1] == 0.5:
         return _R.sqrt(base)
     if dtype.startswith(("int", "uint")):
-        raise ValueError("integer powers other than squares are not supported")
+        return power_of_integers(importer, node)
     return _R.power(base, exponent)
 
 
@@ -85,9 +111,8 @@ def _divide_mode(importer: Any, node: Any) -> Any:
         return _R.divide(first, second)
     if mode == "floor":
         return _floor_divide(importer, node)
-    if mode == "trunc" and dtype.startswith("float"):
-        return _R.trunc(importer.emit(_R.divide(first, second)))
-    raise ValueError(f"division of {dtype} with rounding mode {mode!r} is not supported")
+    quotient = importer.emit(_R.divide(first, second))
+    return quotient if dtype.startswith(("int", "uint")) else _R.trunc(quotient)
 
 
 def _floor_divide(importer: Any, node: Any) -> Any:
@@ -159,7 +184,7 @@ _ARITHMETIC = {
     "sub": _R.subtract,
     "mul": _R.multiply,
     "div": _R.divide,
-    "remainder": _R.floor_mod,
+    "fmod": _R.mod,
 }
 _COMPARISONS = {
     "eq": _R.equal,
@@ -174,6 +199,7 @@ _BITS = {
     "bitwise_or": (_R.bitwise_or, _R.logical_or),
     "bitwise_xor": (_R.bitwise_xor, _R.logical_xor),
 }
+_BITS |= {f"__{name.removeprefix('bitwise_')}__": pair for name, pair in _BITS.items()}
 _KINDS = ("Tensor", "Scalar")
 
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -181,11 +207,16 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "neg.default": _unary(_R.negative),
     **{f"{name}.{kind}": _binary(function) for name, function in _ARITHMETIC.items() for kind in _KINDS},
     **{f"{name}.{kind}": _comparison(function) for name, function in _COMPARISONS.items() for kind in _KINDS},
+    "eq.Tensor": _equality(_R.equal, same=True),
+    "ne.Tensor": _equality(_R.not_equal, same=False),
     **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in _KINDS},
+    **INTEGERS,
     **{f"rsub.{kind}": _binary(_R.subtract, swapped=True) for kind in _KINDS},
     "bitwise_not.default": _bitwise(_R.bitwise_not, _R.logical_not),
     "maximum.default": _binary(_R.maximum),
     "minimum.default": _binary(_R.minimum),
+    "max.other": _binary(_R.maximum),
+    "min.other": _binary(_R.minimum),
     "logical_not.default": _logical(_R.logical_not),
     "logical_and.default": _logical(_R.logical_and),
     "logical_or.default": _logical(_R.logical_or),

@@ -1,4 +1,4 @@
-"""Converters of torch's neural network operators: matmul, attention, normalization, pooling, resizing."""
+"""Converters of torch's neural network operators: matmul, attention, normalization."""
 
 from __future__ import annotations
 
@@ -133,112 +133,6 @@ def _group_norm(importer: Any, node: Any) -> Any:
     return _R.nn.group_norm(data, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
 
 
-def _max_pool(importer: Any, node: Any) -> Any:
-    kernel = _pair(node.args[1])
-    stride = _pair(argument(node, 2, "stride") or kernel)
-    padding = _pair(argument(node, 3, "padding", 0))
-    dilation = _pair(argument(node, 4, "dilation", 1))
-    ceil = bool(argument(node, 5, "ceil_mode", False))
-    shape = importer.shape(node.args[0])
-    wanted = importer.symbols.shape(node.meta["val"][0])
-    after = list(padding)
-    for axis in (0, 1):
-        size, result = shape[-2 + axis], wanted[-2 + axis]
-        if ceil and not (isinstance(size, int) and isinstance(result, int)):
-            raise ValueError("ceil_mode is supported for static extents only")
-        if ceil:  # torch drops a window that starts in the padding; torch's output shape has the number of windows
-            reach = (result - 1) * stride[axis] + dilation[axis] * (kernel[axis] - 1) + 1
-            after[axis] = max(reach - size - padding[axis], padding[axis])
-    pads = [*padding, *after]
-    return _batched(importer, node, lambda x: _R.nn.max_pool2d(x, kernel, stride, pads, dilation, layout="NCHW"))
-
-
-def _average_pool(importer: Any, node: Any) -> Any:
-    kernel = _pair(node.args[1])
-    stride = _pair(argument(node, 2, "stride") or kernel)
-    padding = _pair(argument(node, 3, "padding", 0))
-    source, wanted = importer.shape(node.args[0])[-2:], importer.shape(node)[-2:]
-    if argument(node, 6, "divisor_override") is not None:
-        raise ValueError("divisor_override is not supported")
-    for axis, (extent, result) in enumerate(zip(source, wanted, strict=True)):
-        if result == 1 and isinstance(extent, int):  # a single window is clipped to the data
-            kernel[axis] = min(kernel[axis], extent + 2 * padding[axis])
-        elif argument(node, 4, "ceil_mode", False):
-            reach = (result - 1) * stride[axis] + kernel[axis] - 2 * padding[axis]
-            if not isinstance(extent, int) or reach > extent:
-                raise ValueError("average pooling with windows that exceed the input is not supported")
-    if kernel == source and wanted == [1, 1] and not any(padding):
-        return _batched(importer, node, lambda x: _R.nn.adaptive_avg_pool2d(x, 1, layout="NCHW"))
-    include = bool(argument(node, 5, "count_include_pad", True))
-    pads = [*padding, *padding]
-    return _batched(
-        importer,
-        node,
-        lambda x: _R.nn.avg_pool2d(x, kernel, stride, pads, layout="NCHW", count_include_pad=include),
-    )
-
-
-def _batched(importer: Any, node: Any, pool: Callable[[Any], Any]) -> Any:
-    """Apply ``pool`` to a tensor with or without a batch axis."""
-    data = importer.tensor(node.args[0])
-    if node.args[0].meta["val"].ndim == 4:
-        return pool(data)
-    return _R.squeeze(importer.emit(pool(importer.emit(_R.expand_dims(data, [0])))), [0])
-
-
-def _pair(value: Any) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * 2 if len(values) == 1 else values
-
-
-def _resize(method: str) -> Callable[[Any, Any], Any]:
-    """Return a converter of ``upsample_*.vec``."""
-
-    def convert(importer: Any, node: Any) -> Any:
-        nearest = method == "nearest_neighbor"
-        corners = not nearest and bool(argument(node, 2, "align_corners", False))
-        factors = argument(node, 2 if nearest else 3, "scale_factors")
-        source, wanted = importer.shape(node.args[0])[2:], importer.shape(node)[2:]
-        for extent, size, factor in zip(source, wanted, factors or (), strict=False):
-            # torch would compute coordinates by this factor, which differs from the ratio of the sizes.
-            known = isinstance(extent, int) and isinstance(size, int)
-            if not corners and (not known or extent * factor != size):
-                raise ValueError(f"resizing {extent} by {factor} to {size} is not supported")
-        smooth = "align_corners" if corners else "half_pixel"
-        return _R.image.resize2d(
-            importer.tensor(node.args[0]),
-            relax.ShapeExpr(wanted),
-            layout="NCHW",
-            method=method,
-            coordinate_transformation_mode="asymmetric" if nearest else smooth,
-            rounding_method="floor" if nearest else "round",
-        )
-
-    return convert
-
-
-def _smooth_resize(importer: Any, node: Any) -> Any:
-    """Convert upsampling with ``antialias``, which has no effect unless the image shrinks."""
-    source, wanted = importer.shape(node.args[0])[2:], importer.shape(node)[2:]
-    if not all(isinstance(a, int) and isinstance(b, int) and a <= b for a, b in zip(source, wanted, strict=True)):
-        raise ValueError("downsampling with antialiasing is not supported")
-    return _resize("linear")(importer, node)
-
-
-def _grid_sampler(importer: Any, node: Any) -> Any:
-    """Convert ``grid_sampler_2d`` or ``_3d``: TVM's grid has the coordinates first, torch's last."""
-    data, grid, mode, padding, corners = node.args
-    rank = len(importer.shape(data))
-    return _R.image.grid_sample(
-        importer.tensor(data),
-        _R.permute_dims(importer.tensor(grid), [0, rank - 1, *range(1, rank - 1)]),
-        method=("bilinear", "nearest", "bicubic")[mode],
-        layout="NCHW" if rank == 4 else "NCDHW",
-        padding_mode=("zeros", "border", "reflection")[padding],
-        align_corners=corners,
-    )
-
-
 NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "matmul.default": _matmul,
     "mm.default": _matmul,
@@ -253,12 +147,4 @@ NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "log_softmax.int": _softmax(_R.nn.log_softmax),
     "native_layer_norm.default": _layer_norm,
     "native_group_norm.default": _group_norm,
-    "max_pool2d_with_indices.default": _max_pool,
-    "avg_pool2d.default": _average_pool,
-    "upsample_bilinear2d.vec": _resize("linear"),
-    "upsample_nearest2d.vec": _resize("nearest_neighbor"),
-    "upsample_bicubic2d.vec": _resize("cubic"),
-    "_upsample_bilinear2d_aa.default": _smooth_resize,
-    "grid_sampler_2d.default": _grid_sampler,
-    "grid_sampler_3d.default": _grid_sampler,
 }

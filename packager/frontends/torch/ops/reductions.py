@@ -1,4 +1,4 @@
-"""Converters of torch's reductions: sum, min/max, norms, and cumsum.
+"""Converters of torch's reductions: sums, products, min/max, norms, cumulative sums.
 
 Squares of half precision are summed in float32, as torch does.
 """
@@ -80,7 +80,8 @@ def _wide_variance(importer: Any, node: Any) -> Any:
     mean = importer.emit(_R.mean(data, axis=axes, keepdims=True))
     difference = importer.emit(_R.subtract(data, mean))
     squares = importer.emit(_R.sum(importer.emit(_R.multiply(difference, difference)), axis=axes, keepdims=keep))
-    freedom = count - int(1 if correction is None else correction)
+    correction = 1 if correction is None else correction
+    freedom = count - (int(correction) if correction == int(correction) else correction)
     return importer.emit(_R.divide(squares, importer.tensor(freedom, dtype)))
 
 
@@ -103,27 +104,28 @@ def _wide_norm(importer: Any, node: Any) -> Any:
         return _R.sum(size, axis=axes, keepdims=keep)
     if order in (float("inf"), float("-inf")):
         return (_R.max if order > 0 else _R.min)(size, axis=axes, keepdims=keep)
-    raise ValueError(f"a norm of order {order} is not supported")
+    dtype = str(data.ty.dtype)
+    if order == 0:
+        present = importer.emit(_R.not_equal(data, relax.const(0, dtype)))
+        return _R.sum(importer.emit(_R.astype(present, dtype)), axis=axes, keepdims=keep)
+    powers = importer.emit(_R.power(size, relax.const(order, dtype)))
+    total = importer.emit(_R.sum(powers, axis=axes, keepdims=keep))
+    return _R.power(total, relax.const(1 / order, dtype))
 
 
-def _cumsum(importer: Any, node: Any) -> Any:
-    """Convert cumsum to a matmul with a triangular matrix of ones."""
-    dtype = importer.dtype(node)
-    data = importer.tensor(node.args[0], dtype)
-    shape = importer.shape(node.args[0])
-    axis = node.args[1] % len(shape)
-    positions = importer.emit(_R.arange(0, shape[axis], 1, "int64"))
-    rows = importer.emit(_R.expand_dims(positions, [1]))
-    chosen = importer.emit(_R.less_equal(importer.emit(_R.expand_dims(positions, [0])), rows))
-    after = len(shape) - axis - 1
-    chosen = importer.emit(_R.reshape(chosen, [shape[axis], shape[axis], *[1] * after]))
-    parts = importer.emit(_R.where(chosen, importer.emit(_R.expand_dims(data, [axis])), relax.const(0, dtype)))
-    return _R.sum(parts, axis=[axis + 1])
+def _cumulative(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def convert(importer: Any, node: Any) -> Any:
+        data, rank = importer.tensor(node.args[0], importer.dtype(node)), node.args[0].meta["val"].ndim
+        return function(data, node.args[1] % rank) if rank else data
+
+    return convert
 
 
 REDUCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "sum.default": _reduction(_R.sum),
     "sum.dim_IntList": _reduction(_R.sum),
+    "prod.default": _reduction(_R.prod),
+    "prod.dim_int": _reduction(_R.prod),
     "mean.default": _reduction(_R.mean),
     "mean.dim": _reduction(_R.mean),
     "amax.default": _reduction(_R.max),
@@ -140,5 +142,6 @@ REDUCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "var.correction": _variance,
     "std.correction": _deviation,
     "linalg_vector_norm.default": _vector_norm,
-    "cumsum.default": _cumsum,
+    "cumsum.default": _cumulative(_R.cumsum),
+    "cumprod.default": _cumulative(_R.cumprod),
 }

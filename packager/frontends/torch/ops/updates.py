@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from tvm import relax
 from tvm.sym import Analyzer
 
-from packager.frontends.torch.ops.program import argument, operator_of
+from packager.frontends.torch.ops.indexing import index_tensors, indexed_first, is_mask, wrap_negative
+from packager.frontends.torch.ops.program import argument, axis_of, operator_of
 from packager.frontends.torch.ops.views import slice_bounds, strided_slice
+from packager.graph.dataflow import shape_of
 
 _R = relax.op
 # Assignments of slices that become one concatenation.
@@ -23,43 +24,56 @@ MOST_ASSIGNED = 32
 
 
 def _index_put(importer: Any, node: Any) -> Any:
-    """Write slices at indices along adjacent axes, ``data[:, rows, columns] = values``, or add to what is there.
+    """Write slices at indices, ``data[:, rows, columns] = values``, or add to what is there.
 
-    Where one mask says where, ``data[mask] = value``, the values must be the same for all that it takes.
+    Where one mask that is not known says where, ``data[mask] = value``, the values must be the same for all that it
+    takes.
     """
-    indices, adds = list(node.args[1]), bool(argument(node, 3, "accumulate", False))
-    axes = [axis for axis, index in enumerate(indices) if index is not None]
-    if any(indices[axis].meta["val"].dtype in (torch.bool, torch.uint8) for axis in axes):
-        return _masked(importer, node, axes, adds=adds)
-    if axes != list(range(axes[0], axes[-1] + 1)):
-        raise ValueError("index_put of axes that are not adjacent is not supported")
-    return _write(importer, node, axes[0], [indices[axis] for axis in axes], node.args[2], adds=adds)
+    adds, given = bool(argument(node, 3, "accumulate", False)), [index for index in node.args[1] if index is not None]
+    if len(given) == 1 and is_mask(given[0]) and _is_same_for_all(importer, node, given[0]):
+        return _masked(importer, node, given[0], adds=adds)
+    data, shape = importer.tensor(node.args[0]), importer.shape(node)
+    axes, indices = index_tensors(importer, node.args[1], shape)
+    order = indexed_first(axes, len(shape))
+    if order is None:
+        return _write(importer, data, shape, axes[0], indices, node.args[2], adds=adds)
+    moved = importer.emit(_R.permute_dims(data, order))
+    written = _write(importer, moved, [shape[axis] for axis in order], 0, indices, node.args[2], adds=adds)
+    return _R.permute_dims(importer.emit(written), [order.index(axis) for axis in range(len(order))])
 
 
-def _masked(importer: Any, node: Any, axes: list[int], *, adds: bool) -> Any:
+def _behind(importer: Any, node: Any, mask: Any) -> list[Any]:
+    """Return the extents of the axes behind those of a mask."""
+    return list(importer.shape(node)[list(node.args[1]).index(mask) + mask.meta["val"].ndim :])
+
+
+def _is_same_for_all(importer: Any, node: Any, mask: Any) -> bool:
+    values, behind = importer.shape(node.args[2]), _behind(importer, node, mask)
+    return all(extent == 1 for extent in values[: max(len(values) - len(behind), 0)])
+
+
+def _masked(importer: Any, node: Any, mask: Any, *, adds: bool) -> Any:
     """Choose between values, which follow the axes of one mask, and the data."""
-    data, values = node.args[0], node.args[2]
-    mask, shape, axis = node.args[1][axes[0]], importer.shape(node), axes[0]
-    behind = shape[axis + mask.meta["val"].ndim :]
-    given = importer.shape(values)
-    if len(axes) > 1 or any(extent != 1 for extent in given[: max(len(given) - len(behind), 0)]):
-        raise ValueError("index_put by a mask is supported for values that are the same for all that it takes")
+    behind, given = _behind(importer, node, mask), importer.shape(node.args[2])
     condition = importer.emit(_R.reshape(importer.tensor(mask, "bool"), [*importer.shape(mask), *[1] * len(behind)]))
-    old, new = importer.tensor(data), importer.tensor(values, importer.dtype(node))
+    old, new = importer.tensor(node.args[0]), importer.tensor(node.args[2], importer.dtype(node))
     if len(given) > len(behind):
         new = importer.emit(_R.reshape(new, given[len(given) - len(behind) :]))
     return _R.where(condition, importer.emit(_R.add(old, new)) if adds else new, old)
 
 
 def _index_copy(importer: Any, node: Any) -> Any:
-    data, axis, index, values = node.args
-    return _write(importer, node, axis % max(data.meta["val"].ndim, 1), [index], values)
+    data, _, index, values = node.args
+    shape, axis = importer.shape(node), axis_of(node, 1)
+    indices = [wrap_negative(importer, index, shape[axis])]
+    return _write(importer, importer.tensor(data), shape, axis, indices, values)
 
 
-def _write(importer: Any, node: Any, axis: int, indices: list[Any], values: Any, *, adds: bool = False) -> Any:
+def _write(
+    importer: Any, data: Any, shape: list[Any], axis: int, indices: list[Any], values: Any, *, adds: bool = False
+) -> Any:
     """Write by ``scatter_nd`` with one index tuple per slice; the axes before ``axis`` are enumerated."""
-    shape = importer.shape(node)
-    before, counts = shape[:axis], _broadcast(importer, indices)
+    before, counts = shape[:axis], _broadcast(indices)
     if axis and not all(isinstance(extent, int) for extent in (*before, *counts)):
         raise ValueError("the axes before the indexed one must be static")
     rows, columns = [*before, *counts], []
@@ -68,22 +82,19 @@ def _write(importer: Any, node: Any, axis: int, indices: list[Any], values: Any,
             np.broadcast_arrays(*np.indices(before)[(..., *[None] * len(counts))], np.empty(rows))[:axis], -1
         )
         columns.append(relax.const(counted.astype(np.int64), "int64"))
-    for size, index in zip(shape[axis:], indices, strict=False):
-        given = importer.tensor(index, "int64")
-        negative = importer.emit(_R.less(given, relax.const(0, "int64")))
-        wrapped = importer.emit(_R.add(given, importer.tensor(size, "int64")))
-        places = importer.emit(_R.broadcast_to(importer.emit(_R.where(negative, wrapped, given)), counts))
+    for index in indices:
+        places = importer.emit(_R.broadcast_to(index, counts))
         column = importer.emit(_R.reshape(places, [*[1] * axis, *counts, 1]))
         columns.append(importer.emit(_R.broadcast_to(column, [*rows, 1])))
     places = importer.emit(_R.concat(columns, len(rows))) if len(columns) > 1 else columns[0]
     written = [*rows, *shape[axis + len(indices) :]]
-    update = importer.emit(_R.broadcast_to(importer.tensor(values, importer.dtype(node)), written))
-    return _R.scatter_nd(importer.tensor(node.args[0]), places, update, "add" if adds else "update")
+    update = importer.emit(_R.broadcast_to(importer.tensor(values, str(data.ty.dtype)), written))
+    return _R.scatter_nd(data, places, update, "add" if adds else "update")
 
 
-def _broadcast(importer: Any, indices: list[Any]) -> list[Any]:
+def _broadcast(indices: list[Any]) -> list[Any]:
     """Return the shape to which indices are broadcast. Raises ValueError if that is not known."""
-    shapes = [importer.shape(index) for index in indices]
+    shapes = [shape_of(index) or () for index in indices]
     if len(shapes) == 1:
         return list(shapes[0])
     if not all(isinstance(extent, int) for shape in shapes for extent in shape):

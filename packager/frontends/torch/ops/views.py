@@ -1,11 +1,10 @@
-"""Converters of torch's data movement: views, slices, concatenation, and indexing."""
+"""Converters of torch's data movement: views, slices, concatenation, and padding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from tvm import relax, tirx
 from tvm.ir.prim import expr_deep_equal
 
@@ -178,56 +177,6 @@ def _stack(importer: Any, node: Any) -> Any:
     return _R.concat(parts, axis) if len(parts) > 1 else parts[0]
 
 
-# Indexing.
-
-
-def _wrap_negative(importer: Any, index: Any, extent: Any) -> Any:
-    """Return the indices of the node ``index`` as int64, negative ones wrapped."""
-    tensor = importer.tensor(index, "int64")
-    known = importer.known.get(index)
-    if known is not None and not (known < 0).any():
-        return tensor
-    behind = importer.emit(_R.add(tensor, importer.tensor(extent, "int64")))
-    negative = importer.emit(_R.less(tensor, relax.const(0, "int64")))
-    return importer.emit(_R.where(negative, behind, tensor))
-
-
-def _embedding(importer: Any, node: Any) -> Any:
-    return _R.take(importer.tensor(node.args[0]), importer.tensor(node.args[1]), axis=0)
-
-
-def _index_select(importer: Any, node: Any) -> Any:
-    data = importer.tensor(node.args[0])
-    return _R.take(data, importer.tensor(node.args[2]), axis=node.args[1] % node.args[0].meta["val"].ndim)
-
-
-def _gather(importer: Any, node: Any) -> Any:
-    data, index = importer.tensor(node.args[0]), importer.tensor(node.args[2], "int64")
-    return _R.gather_elements(data, index, axis=node.args[1] % max(node.args[0].meta["val"].ndim, 1))
-
-
-def _index(importer: Any, node: Any) -> Any:
-    """Convert ``data[a, b, ...]``: flatten adjacent indexed axes, and take by one linear index."""
-    data, source = importer.tensor(node.args[0]), importer.shape(node.args[0])
-    indices = node.args[1]
-    axes = [axis for axis, index in enumerate(indices) if index is not None]
-    if any(indices[axis].meta["val"].dtype in (torch.bool, torch.uint8) for axis in axes):
-        raise ValueError("the size of a tensor indexed by a mask depends on data")
-    first, last = axes[0], axes[-1]
-    if axes != list(range(first, last + 1)):
-        raise ValueError("indexing of axes that are not adjacent is not supported")
-    place = _wrap_negative(importer, indices[first], source[first])
-    for axis in axes[1:]:
-        rows = importer.emit(_R.multiply(place, importer.tensor(source[axis], "int64")))
-        place = importer.emit(_R.add(rows, _wrap_negative(importer, indices[axis], source[axis])))
-    if first != last:
-        size = source[first]
-        for axis in axes[1:]:
-            size = size * source[axis]
-        data = importer.emit(_R.reshape(data, [*source[:first], size, *source[last + 1 :]]))
-    return _R.take(data, place, axis=first)
-
-
 def _pad(importer: Any, node: Any) -> Any:
     """Pad with a constant; negative widths crop."""
     widths, value = list(node.args[1]), argument(node, 2, "value", 0)
@@ -288,9 +237,5 @@ VIEWS: Mapping[str, Callable[[Any, Any], Any]] = {
     "getitem": _getitem,
     "cat.default": _cat,
     "stack.default": _stack,
-    "embedding.default": _embedding,
-    "index_select.default": _index_select,
-    "gather.default": _gather,
-    "index.Tensor": _index,
     "constant_pad_nd.default": _pad,
 }

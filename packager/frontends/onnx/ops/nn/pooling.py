@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import relax, te, tirx
 
 from packager.frontends.onnx.ops.nn.padding import same_padding
@@ -25,41 +23,12 @@ from packager.frontends.onnx.ops.operands import (
     optional,
     output_count,
     static_extents,
-    tensor_constant,
     text,
 )
+from packager.frontends.pooling import Window, max_and_indices, reduce_windows, windowed_mean
 
 
-@dataclass(frozen=True)
-class _Window:
-    """The windows along one spatial axis; ``after`` is the model's end padding, ``size`` the number of windows."""
-
-    extent: int
-    kernel: int
-    stride: int
-    dilation: int
-    before: int
-    after: int
-    size: int
-
-    @property
-    def reach(self) -> int:
-        """The dilated kernel size."""
-        return (self.kernel - 1) * self.dilation + 1
-
-    @property
-    def end(self) -> int:
-        """The end padding that all windows fit in."""
-        return max(0, (self.size - 1) * self.stride + self.reach - self.before - self.extent)
-
-    def counts(self, *, padding: bool) -> Any:
-        """Return the number of elements of each window."""
-        positions = np.arange(self.size)[:, None] * self.stride - self.before + np.arange(self.kernel) * self.dilation
-        low, high = (-self.before, self.extent + self.after) if padding else (0, self.extent)
-        return np.maximum(((positions >= low) & (positions < high)).sum(axis=1), 1)
-
-
-def _windows(data: Any, attributes: Mapping[str, Any]) -> list[_Window]:
+def _windows(data: Any, attributes: Mapping[str, Any]) -> list[Window]:
     kernel = list(attributes["kernel_shape"])
     rank = len(kernel)
     strides = attributes.get("strides", [1] * rank)
@@ -82,34 +51,22 @@ def _windows(data: Any, attributes: Mapping[str, Any]) -> list[_Window]:
         if size < 1:
             raise ValueError(f"the windows of pooling do not fit axis {i + 2} of extent {extent}")
         within = -(-(before + extent + after) // dilations[i])  # an exporter's way to a global pool is a huge window
-        found.append(_Window(extent, min(kernel[i], within), strides[i], dilations[i], before, after, size))
+        found.append(Window(extent, min(kernel[i], within), strides[i], dilations[i], before, after, size))
     return found
-
-
-def _reduce_windows(x: Any, windows: Sequence[_Window], combine: Any, outside: Any, name: str) -> Any:
-    axes = [te.reduce_axis((0, window.kernel), name=f"k{i}") for i, window in enumerate(windows)]
-
-    def element(n: Any, c: Any, *output: Any) -> Any:
-        at = [p * w.stride + k * w.dilation - w.before for p, k, w in zip(output, axes, windows, strict=True)]
-        inside = [tirx.all(a >= 0, a < w.extent) for a, w in zip(at, windows, strict=True) if w.before or w.end]
-        value = x(n, c, *at)
-        return combine(tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value, axis=axes)
-
-    return te.compute((x.shape[0], x.shape[1], *(window.size for window in windows)), element, name=name)
 
 
 def _is_static(data: Any) -> bool:
     return len(extents(data)) > 2 and all(isinstance(extent, int) for extent in extents(data)[2:])
 
 
-def _explicit(attributes: dict[str, Any], windows: Sequence[_Window]) -> dict[str, Any]:
+def _explicit(attributes: dict[str, Any], windows: Sequence[Window]) -> dict[str, Any]:
     """Return the attributes with clipped windows, and explicit padding instead of auto_pad and ceil_mode."""
     plain = {name: value for name, value in attributes.items() if name not in ("auto_pad", "ceil_mode")}
     pads = (*(w.before for w in windows), *(w.end for w in windows))
     return plain | {"kernel_shape": tuple(w.kernel for w in windows), "pads": pads}
 
 
-def _is_plain(data: Any, windows: Sequence[_Window], *more: str) -> bool:
+def _is_plain(data: Any, windows: Sequence[Window], *more: str) -> bool:
     """Tell whether TVM supports the windows: one to three axes of floats, or of ``more`` types, all padding used."""
     fits = all((w.extent + w.before + w.end - w.reach) // w.stride + 1 == w.size for w in windows)
     return fits and len(windows) <= 3 and dtype_of(data).startswith(("float", "bfloat", *more))
@@ -121,54 +78,11 @@ def _max_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], c
         return convert("MaxPool", list(inputs), attributes)
     windows = _windows(data, attributes)
     if output_count(attributes) > 1:
-        return _max_and_indices(builder, data, windows, column_major=bool(attributes.get("storage_order", 0)))
+        return max_and_indices(builder, data, windows, column_major=bool(attributes.get("storage_order", 0)))
     if _is_plain(data, windows, "int8", "uint8"):
         return convert("MaxPool", [data], _explicit(attributes, windows))
     low = tirx.min_value(dtype_of(data))
-    return builder.call_te(lambda x: _reduce_windows(x, windows, te.max, low, "max_pool"), data)
-
-
-def _max_and_indices(builder: Any, data: Any, windows: Sequence[_Window], *, column_major: bool) -> Any:
-    """Return maxima and their indices in the whole input; ties select the first."""
-    dtype = dtype_of(data)
-    spatial = [window.extent for window in windows]
-
-    last = tirx.const(np.iinfo(np.int64).max, "int64")
-    plane = math.prod(spatial)
-
-    def compute(x: Any) -> Any:
-        value = _reduce_windows(x, windows, te.max, tirx.min_value(dtype), "max_pool")
-        axes = [te.reduce_axis((0, window.kernel), name=f"p{i}") for i, window in enumerate(windows)]
-
-        def first(n: Any, c: Any, *output: Any) -> Any:
-            """Return the lowest row-major index of a window element that equals the maximum."""
-            at = [
-                (p * w.stride + k * w.dilation - w.before).astype("int64")
-                for p, k, w in zip(output, axes, windows, strict=True)
-            ]
-            inside = tirx.all(*(tirx.all(a >= 0, a < w.extent) for a, w in zip(at, windows, strict=True)))
-            index = tirx.const(0, "int64")
-            for a, extent in zip(at, spatial, strict=True):
-                index = index * extent + a
-            found = tirx.if_then_else(inside, x(n, c, *at) == value(n, c, *output), tirx.const(0, "bool"))
-            return te.min(tirx.Select(found, index, last), axis=axes)
-
-        index = te.compute(value.shape, first, name="first_of_equals")
-
-        def index_in_plane(n: Any, c: Any, *output: Any) -> Any:
-            row_major = tirx.min(index(n, c, *output), tirx.const(plane - 1, "int64"))  # a window of NaNs equals none
-            base = (n * x.shape[1] + c).astype("int64") * plane
-            if not column_major:
-                return base + row_major
-            rest, result, stride = row_major, tirx.const(0, "int64"), plane
-            for extent in reversed(spatial):
-                stride //= extent
-                result, rest = result + tirx.truncmod(rest, extent) * stride, tirx.truncdiv(rest, extent)
-            return base + result
-
-        return [value, te.compute(value.shape, index_in_plane, name="indices")]
-
-    return builder.call_te(compute, data, primfunc_name_hint="max_pool_indices")
+    return builder.call_te(lambda x: reduce_windows(x, windows, te.max, low, "max_pool"), data)
 
 
 def _average_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -183,25 +97,7 @@ def _average_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any
     dilated = any(w.dilation > 1 for w in windows)
     if _is_plain(data, windows) and not clipped and not dilated:
         return convert("AveragePool", [data], _explicit(attributes, windows))
-    return _windowed_mean(builder, data, windows, padding=padding)
-
-
-def _windowed_mean(builder: Any, data: Any, windows: Sequence[_Window], *, padding: bool) -> Any:
-    dtype = dtype_of(data)
-    work = "float64" if dtype == "float64" else "float32"
-    tables = [tensor_constant(window.counts(padding=padding).astype(work)) for window in windows]
-
-    def compute(x: Any, *counts: Any) -> Any:
-        wide = x if dtype == work else te.compute(x.shape, lambda *i: x(*i).astype(work), name="wide")
-        total = _reduce_windows(wide, windows, te.sum, tirx.const(0.0, work), "window_sum")
-
-        def element(n: Any, c: Any, *output: Any) -> Any:
-            size = math.prod((count[p] for count, p in zip(counts, output, strict=True)), start=tirx.const(1.0, work))
-            return (total(n, c, *output) / size).astype(dtype)
-
-        return te.compute(total.shape, element, name="average_pool")
-
-    return builder.call_te(compute, data, *tables, primfunc_name_hint="average_pool")
+    return windowed_mean(builder, data, windows, padding=padding)
 
 
 def _global_average(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -225,7 +121,7 @@ def _lp_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], co
             return size if p == 1 else size * size if p == 2 else tirx.power(size, tirx.const(p, dtype))
 
         terms = te.compute(x.shape, powered, name="powers")
-        total = _reduce_windows(terms, windows, te.sum, tirx.const(0.0, dtype), "window_sum")
+        total = reduce_windows(terms, windows, te.sum, tirx.const(0.0, dtype), "window_sum")
 
         def root(*i: Any) -> Any:
             return total(*i) if p == 1 else tirx.power(total(*i), tirx.const(1.0 / p, dtype))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
     constant,
-    dtype_of,
     extents,
     known,
     opset,
@@ -32,26 +30,14 @@ from packager.frontends.onnx.ops.operands import (
 )
 from packager.frontends.onnx.ops.shapes.arithmetic import is_symbolic
 from packager.frontends.onnx.ops.shapes.rules import objects
-from packager.graph.resize import Resizing, resize
+from packager.frontends.resizing import ResizedAxis, resize_axes
 
-# Up to this product of taps over all axes one loop nest computes the sum; beyond it, one per axis.
-MAX_TAPS = 16
 # Mode, coordinates and rounding that TVM computes as the standard says, if extents are whole.
 PLAIN = {
     *(("nearest", *how) for how in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))),
     *(("linear", how, "round_prefer_floor") for how in ("half_pixel", "pytorch_half_pixel", "align_corners")),
     *(("linear", "asymmetric", rounding) for rounding in ("floor", "round_prefer_floor")),
 }
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """A resized axis: input indices and weights of each output, [extent, taps], and whether it is outside the input."""
-
-    axis: int
-    indices: Array
-    weights: Array
-    outside: Array
 
 
 def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
@@ -81,7 +67,7 @@ def _resize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], con
         if isinstance(shape[axis], int)
         and (sizes[axis] != shape[axis] or scales[axis] != 1.0 or regions[axis] != (0.0, 1.0))
     ]
-    return _apply(builder, data, changes, float(attributes.get("extrapolation_value", 0.0)))
+    return resize_axes(builder, data, changes, float(attributes.get("extrapolation_value", 0.0)))
 
 
 def _is_known(inputs: Sequence[Any], place: int, attributes: Mapping[str, Any]) -> bool:
@@ -212,7 +198,7 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
 
 def _table(
     axis: int, extent: int, size: int, scale: float, region: tuple[float, float], attributes: Mapping[str, Any]
-) -> _Axis:
+) -> ResizedAxis:
     mode = text(attributes, "mode", "nearest")
     coordinates = text(attributes, "coordinate_transformation_mode", "half_pixel")
     x = _coordinates(coordinates, extent, size, scale, region)
@@ -220,7 +206,7 @@ def _table(
     if mode == "nearest":
         nearest = _NEAREST[text(attributes, "nearest_mode", "round_prefer_floor")](x)
         indices = np.clip(nearest, 0, extent - 1).astype(np.int32)[:, None]
-        return _Axis(axis, indices, np.ones((size, 1)), outside)
+        return ResizedAxis(axis, indices, np.ones((size, 1)), outside)
     shrink = min(scale, 1.0) if attributes.get("antialias", 0) else 1.0
     reach = 2 if mode == "cubic" else 1
     if mode not in ("linear", "cubic"):
@@ -240,25 +226,7 @@ def _table(
     if attributes.get("exclude_outside", 0) or attributes.get("antialias", 0):
         total = weights.sum(axis=1, keepdims=True)
         weights = weights / np.where(total == 0, 1.0, total)
-    return _Axis(axis, np.clip(positions, 0, extent - 1).astype(np.int32), weights, outside)
-
-
-def _apply(builder: Any, data: Any, changes: list[_Axis], extrapolation: float) -> Any:
-    if not changes:
-        return data
-    taps = math.prod(change.indices.shape[1] for change in changes)
-    if taps > MAX_TAPS and len(changes) > 1:
-        for change in changes:
-            data = builder.emit(_apply(builder, data, [change], extrapolation))
-        return data
-    dtype = dtype_of(data)
-    work = "float64" if dtype in ("float64", "int64", "int32") else "float32"
-    tables: list[Any] = []
-    for change in changes:
-        tables += [tensor_constant(change.indices), tensor_constant(change.weights.astype(work))]
-        tables.append(tensor_constant(change.outside.astype(np.int32)))
-    cropped = tuple(bool(change.outside.any()) for change in changes)
-    return resize(data, tables, Resizing(tuple(change.axis for change in changes), cropped, extrapolation))
+    return ResizedAxis(axis, np.clip(positions, 0, extent - 1).astype(np.int32), weights, outside)
 
 
 CONVERTERS: Mapping[str, Converter] = {"Resize": _resize, "Upsample": _upsample}

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from packager.frontends.arithmetic import elementwise
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, text
-from packager.frontends.onnx.ops.quantization.integer_math import elementwise
 from packager.frontends.onnx.ops.quantization.quantization import spread
 from packager.graph.narrow_types import EXPONENTS, FLOATS, INTEGERS, NATIVE, decode, encode
 
