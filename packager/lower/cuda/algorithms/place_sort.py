@@ -16,7 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, one_thread, shared
+from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, shared
 
 # Of more indices a row, each block reads too many that are not its own.
 MOST_INDICES = 1 << 17
@@ -58,7 +58,9 @@ class _Block:
     def __init__(self, places: Places, row: Any, first: Any, last: Any, bits: int) -> None:
         self.places, self.row, self.first, self.last, self.bits = places, row, first, last, bits
         self.words = -(-places.number // (THREADS * WORD))
-        self.before, self.own, self.zeros = _Counts(THREADS), _Counts(THREADS * self.words), _Counts(THREADS)
+        self.noted = -(-places.number // (THREADS * self.words * AT_ONCE)) * AT_ONCE  # bits of a word
+        self.parts = THREADS * self.words * self.noted // LANES
+        self.before, self.own, self.zeros = _Counts(THREADS), _Counts(self.parts), _Counts(THREADS)
 
     def write(self, order: Any, other: Any, starts: Any) -> None:
         """Write all passes; the last one writes ``order``."""
@@ -74,7 +76,7 @@ class _Block:
 
     def _base(self) -> Any:
         """Return where the elements of this block begin in a flat buffer."""
-        return keep(self.row * self.places.number + cast(self.before.total[0], "int64"))
+        return keep(self.row * self.places.number + cast(self.before.total(), "int64"))
 
     def _take(self, target: Any) -> None:
         """Write the indices that name places of this block, in their order."""
@@ -83,8 +85,8 @@ class _Block:
             before = local(int32(0))
             with T.serial(int32(0), int32(self.words)) as word:
                 found = local(int32(0))
-                first = keep((word * THREADS + thread - thread % LANES) * WORD + thread % LANES)
-                with T.serial(int32(0), int32(WORD // AT_ONCE)) as step:
+                first = keep((word * THREADS + thread - thread % LANES) * self.noted + thread % LANES)
+                with T.serial(int32(0), int32(self.noted // AT_ONCE)) as step:
                     elements = [keep(first + (step * AT_ONCE + at) * LANES) for at in range(AT_ONCE)]
                     named = [self._place(tirx.min(element, number - 1)) for element in elements]
                     for at, (element, place) in enumerate(zip(elements, named, strict=True)):
@@ -95,28 +97,26 @@ class _Block:
                         bit = int32(1) << (step * AT_ONCE + at)
                         found[0] = found[0] | tirx.Select(is_own, bit, int32(0))
                 marks[word * THREADS + thread] = found[0]
-            self.before.of_parts[thread] = before[0]
+            self.before.note(thread, before[0])
         self.before.add_up()
-
-        def is_marked(part: Any, lane: Any) -> Any:
-            """Whether an element is this block's: of part ``[word, warp, bit]``, as the thread of a lane noted it."""
-            return keep((marks[part - part % LANES + lane] >> (part % WORD)) & 1)
-
-        with T.parallel(int32(0), int32(THREADS * self.words)) as part:
-            own = local(int32(0))
+        rows = shared([self.parts], "int32")  # likewise, a bit for each of elements that lie side by side
+        with T.parallel(int32(0), int32(self.parts)) as part:
+            warp, bit = tirx.truncdiv(part, int32(self.noted)), tirx.truncmod(part, int32(self.noted))
+            own, count = local(int32(0)), local(int32(0))
             with T.serial(int32(0), int32(LANES)) as lane:
-                own[0] = own[0] + is_marked(part, lane)
-            self.own.of_parts[part] = own[0]
+                marked = keep((marks[warp * LANES + lane] >> bit) & 1)
+                own[0] = own[0] | (marked << lane)
+                count[0] = count[0] + marked
+            rows[part] = own[0]
+            self.own.note(part, count[0])
         self.own.add_up()
-        with T.parallel(int32(0), int32(THREADS * self.words)) as part:
-            count = keep(self.own.of_parts[part])
-            with T.If(count > 0), T.Then():
+        with T.parallel(int32(0), int32(self.parts)) as part:
+            own = keep(rows[part])
+            with T.If(own != 0), T.Then():
                 slot = local(self._base() + cast(self.own.ahead(part), "int64"))
-                with T.serial(int32(0), int32(LANES)) as lane:
-                    marked = is_marked(part, lane)
-                    with T.If(marked == 1), T.Then():
-                        target[slot[0]] = part * LANES + lane
-                        slot[0] = slot[0] + 1
+                with T.serial(int32(0), int32(LANES)) as lane, T.If(((own >> lane) & 1) == 1), T.Then():
+                    target[slot[0]] = part * LANES + lane
+                    slot[0] = slot[0] + 1
 
     def _split(self, bit: int, source: Any, target: Any) -> None:
         """Write first the elements without a bit of the place, then those with it."""
@@ -125,19 +125,19 @@ class _Block:
             return keep(((self._place(index) - self.first) >> bit) & 1)
 
         with T.parallel(int32(0), int32(THREADS)) as part:
-            number, base = keep(self.own.total[0]), self._base()
+            number, base = self.own.total(), self._base()
             found = local(int32(0))
             with _adjacent(part, keep(_each(number)), number) as element:
                 index = keep(source[base + cast(element, "int64")])
                 found[0] = found[0] + (1 - is_one(index))
-            self.zeros.of_parts[part] = found[0]
+            self.zeros.note(part, found[0])
         self.zeros.add_up()
         with T.parallel(int32(0), int32(THREADS)) as part:
-            number, base = keep(self.own.total[0]), self._base()
+            number, base = self.own.total(), self._base()
             steps = keep(_each(number))
             with T.If(part * steps < number), T.Then():
                 zero = local(self.zeros.ahead(part))
-                one = local(self.zeros.total[0] + part * steps - zero[0])
+                one = local(self.zeros.total() + part * steps - zero[0])
                 with _adjacent(part, steps, number) as element:
                     index = keep(source[base + cast(element, "int64")])
                     bit_of = is_one(index)
@@ -150,14 +150,14 @@ class _Block:
         """Write for each place how many indices name earlier ones: an element begins all places behind the last's."""
         ends = self.places.count + 1
         with T.parallel(int32(0), int32(THREADS)) as part:
-            number, base = keep(self.own.total[0]), self._base()
+            number, base = self.own.total(), self._base()
             with _adjacent(part, keep(_each(number + 1)), number + 1) as element:
                 previous, this = local(self.first - 1), local(self.last - 1)
                 with T.If(element > 0), T.Then():
                     previous[0] = self._place(keep(order[base + cast(element - 1, "int64")]))
                 with T.If(element < number), T.Then():
                     this[0] = self._place(keep(order[base + cast(element, "int64")]))
-                start = keep(self.before.total[0] + element)
+                start = keep(self.before.total() + element)
                 with T.serial(int32(0), this[0] - previous[0]) as place:
                     starts[self.row * ends + cast(previous[0] + 1 + place, "int64")] = start
             with T.If(tirx.all(part == 0, self.first == 0)), T.Then():
@@ -165,36 +165,43 @@ class _Block:
 
 
 class _Counts:
-    """Counts of parts, sums of ``LANES`` of them each, and of all, in shared memory."""
+    """Counts of parts in shared memory, and their sums.
+
+    Few threads add up: shared memory serves a warp at a time. Their parts are a bank apart.
+    """
 
     def __init__(self, parts: int) -> None:
         self.several = -(-parts // LANES)
-        self.of_parts, self.of_several = shared([parts], "int32"), shared([self.several], "int32")
-        self.total = shared([1], "int32")
+        self.counts, self.sums = shared([self.several * (LANES + 1)], "int32"), shared([self.several], "int32")
+        self.sums_ahead = shared([self.several + 1], "int32")
+
+    def note(self, part: Any, count: Any) -> None:
+        """Store what a part has counted."""
+        self.counts[part + tirx.truncdiv(part, int32(LANES))] = count
 
     def add_up(self) -> None:
-        """Add up the counts of parts; those of several become the sums of what is ahead of them."""
+        """Make the counts of ``LANES`` parts the sums of those ahead of them, and add up what is ahead of these."""
         with T.parallel(int32(0), int32(self.several)) as several:
-            self.of_several[several] = _sum(self.of_parts, several * LANES, int32(LANES))
-        with one_thread():
             total = local(int32(0))
-            with T.serial(int32(0), int32(self.several)) as several:
-                count = keep(self.of_several[several])
-                self.of_several[several] = total[0]
+            with T.serial(int32(0), int32(LANES)) as part:
+                count = keep(self.counts[several * (LANES + 1) + part])
+                self.counts[several * (LANES + 1) + part] = total[0]
                 total[0] = total[0] + count
-            self.total[0] = total[0]
+            self.sums[several] = total[0]
+        with T.parallel(int32(0), int32(self.several + 1)) as several:
+            total = local(int32(0))
+            with T.serial(int32(0), int32(self.several)) as other:
+                total[0] = total[0] + tirx.Select(other < several, self.sums[other], int32(0))
+            self.sums_ahead[several] = total[0]
 
     def ahead(self, part: Any) -> Any:
         """Return the sum of what parts ahead of one have counted."""
-        inner = _sum(self.of_parts, part - part % LANES, part % LANES)
-        return keep(self.of_several[tirx.truncdiv(part, int32(LANES))] + inner)
+        several = keep(tirx.truncdiv(part, int32(LANES)))
+        return keep(self.sums_ahead[several] + self.counts[part + several])
 
-
-def _sum(counts: Any, begin: Any, number: Any) -> Any:
-    total = local(int32(0))
-    with T.serial(int32(0), number) as step:
-        total[0] = total[0] + counts[begin + step]
-    return total[0]
+    def total(self) -> Any:
+        """Return the sum of all parts."""
+        return keep(self.sums_ahead[self.several])
 
 
 def _each(number: Any) -> Any:
