@@ -21,6 +21,7 @@ from packager.transforms.fold_inline import fold_inline
 from packager.transforms.layout.batch_first import batch_first
 from packager.transforms.layout.slice_views import slice_before_transposes, slice_before_views
 from packager.transforms.products.head_biases import add_to_biases
+from packager.transforms.products.linear_forms import compose_products
 from packager.transforms.products.merge_products import merge_products
 from packager.transforms.products.modulated_convs import unmodulate_convs
 from packager.transforms.products.residual_sums import add_residuals_first
@@ -47,6 +48,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
     module = slice_splits(apply(_TIDY, drop_no_ops(module)))
     module = apply(_TIDY, flatten_concats(simplify_gathers(module)))
+    module = compose_products(module, len(model.signature.inputs))
     module = simplify_arithmetic(module, len(model.signature.inputs), of_matmuls=True)
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
