@@ -48,9 +48,7 @@ def two_of_the_same(emit: Any, x: Any, _y: Any, _o: Any, _m: Any, b: Any, _a: An
     return emit(R.add(linear(emit, x, w, b), emit(R.matmul(x, turned))))
 
 
-def bottleneck(
-    emit: Any, x: Any, _y: Any, _o: Any, _m: Any, b: Any, _a: Any, _w: Any, down: Any, up: Any, _u: Any
-) -> Any:
+def bottleneck(emit: Any, x: Any, _y: Any, _o: Any, _m: Any, b: Any, *rest: Any) -> Any:
     """Two thin products are less work than one."""
     *_, down, up, _ = rest
     return linear(emit, emit(R.matmul(x, down)), up, b)
