@@ -19,6 +19,7 @@ from packager.lower.conditional_loads import simplify_conditional_loads
 from packager.lower.cpu.kernels import lower_kernels
 from packager.lower.cpu.pack_weights import pack_weights
 from packager.lower.cpu.schedule import schedule as schedule_cpu
+from packager.lower.cuda.algorithms.column_softmax import legalize_column_softmax
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
@@ -105,6 +106,8 @@ CPU_LEGALIZERS = {
 }
 CUDA_LEGALIZERS = {
     "relax.take": legalize_fused_take,
+    "relax.nn.softmax": legalize_column_softmax,
+    "relax.nn.log_softmax": legalize_column_softmax,
     RESIZE: legalize_fused_resize,
     **SHORT_REDUCTIONS,
     "relax.cumsum": legalize_as_reductions,

@@ -80,7 +80,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = keep_block_weights(tidy, num_inputs, arrays, on_gpu=device == "cuda", dims=dims, every=every)
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
-        tidy = apply(TIDY, module)
+        tidy = apply(TIDY, to_last_axis(module, of_images=True))
         volumes = find_volumes(tidy, num_inputs, wanted)
         module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows, volumes=volumes)
         if wanted.planar_convolutions:

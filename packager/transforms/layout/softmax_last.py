@@ -18,14 +18,19 @@ from packager.graph.rewrite import map_bindings
 SOFTMAXES = {"nn.softmax": relax.op.nn.softmax, "nn.log_softmax": relax.op.nn.log_softmax}
 
 
-def to_last_axis(module: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite softmax and its logarithm in ``main`` over other axes than the last one."""
+# The axis of channels, and the fewest axes of images.
+CHANNELS, IMAGE = 1, 4
+
+
+def to_last_axis(module: tvm.IRModule, *, of_images: bool = False) -> tvm.IRModule:
+    """Rewrite softmax and its logarithm in ``main`` over other axes than the last one, or those ``of_images`` only."""
 
     def rewrite(binding: Any) -> Iterator[Any]:
         call, value = binding.value, binding.value
         extents = extents_of(call.args[0]) if operator_of(call) in SOFTMAXES else None
         axis = int(call.attrs.axis) % len(extents) if extents else 0
-        if extents and axis < len(extents) - 1:
+        chosen = not of_images or (axis == CHANNELS and len(extents or ()) >= IMAGE)
+        if extents and axis < len(extents) - 1 and chosen:
             axes = [*(other for other in range(len(extents)) if other != axis), axis]
             moved = relax.BlockBuilder().normalize(relax.op.permute_dims(call.args[0], axes))
             turned = relax.DataflowVar(f"{binding.var.name}.rows", moved.ty)

@@ -39,3 +39,12 @@ def test_the_last_axis_stays() -> None:
     x = relax.Var("x", relax.TensorType((2, 3, 4), F))
     module = function([x], lambda _emit, x: R.nn.softmax(x, -1))
     assert operators(to_last_axis(module)) == ["nn.softmax"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((2, 3, 4, 5), 1), ((2, 3, 4, 5), 2), ((2, 3, 4), 1), ((2, 3, 2, 4, 5), -4)]
+)
+def test_channels_of_images_alone_where_asked_for(shape: tuple[int, ...], axis: int) -> None:
+    module = function([relax.Var("x", relax.TensorType(shape, F))], lambda _emit, x: R.nn.softmax(x, axis))
+    turned = operators(to_last_axis(module, of_images=True))
+    assert (turned == ["permute_dims", "nn.softmax", "permute_dims"]) == (len(shape) > 3 and axis in (1, -4))
