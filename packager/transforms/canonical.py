@@ -17,6 +17,7 @@ from packager.transforms.attention.canonical import canonical_attention
 from packager.transforms.attention.four_axes import with_four_axes
 from packager.transforms.attention.head_dims import pad_heads
 from packager.transforms.attention.projections import merge_projections
+from packager.transforms.attention.repeated_heads import repeat_behind_transposes
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.layout.batch_first import batch_first
 from packager.transforms.layout.slice_views import slice_before_transposes, slice_before_views
@@ -54,7 +55,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
     module = apply(_TIDY, group_norms_as_rows(replace(model, module=module)))
     module = apply(_TIDY, images_as_rows(module))
-    module = batch_first(slice_before_views(slice_before_norms(module)))
+    module = batch_first(slice_before_views(slice_before_norms(repeat_behind_transposes(module))))
     module = apply(_TIDY, drop_no_ops(with_four_axes(module, len(model.signature.inputs))))
     module = add_to_biases(module, len(model.signature.inputs))
     module = pad_heads(canonical_attention(replace(model, module=module)), len(model.signature.inputs))

@@ -190,6 +190,13 @@ def repeated(x: Any) -> Any:
     return x[:, :, None].expand(b, heads, HEADS // heads, rows, depth).reshape(b, HEADS, rows, depth)
 
 
+def repeated_before(x: Any) -> Any:
+    """As Meta's Llama: heads are repeated before they are transposed to."""
+    b, heads, rows, depth = x.shape
+    once = x.transpose(1, 2)[:, :, :, None]
+    return once.expand(b, rows, heads, HEADS // heads, depth).reshape(b, rows, HEADS, depth).transpose(1, 2)
+
+
 def in_three_axes(q: Any, k: Any, v: Any) -> Any:
     """As OPT's and BLOOM's: batch and heads are one axis, and apart where the mask is added."""
     q, k, v = (x.reshape(BATCH * HEADS, ROWS, DEPTH) for x in (q, k, v))
@@ -251,6 +258,10 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sdpa odd heads": (Attention(attend, depth=80), ()),
     "sdpa groups": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=2), ()),
     "interleaved groups": (Attention(lambda q, k, v: attend(q, interleaved(k), interleaved(v)), kv_heads=2), ()),
+    "groups before the transpose": (
+        Attention(lambda q, k, v: attend(q, repeated_before(k), repeated_before(v)), kv_heads=2),
+        (),
+    ),
     "one head repeated": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=1), ()),
     "divided": (Attention(plain), ()),
     "queries scaled": (Attention(lambda q, k, v: softmax(q * 0.2 @ k.transpose(-1, -2), v)), ()),
@@ -434,7 +445,7 @@ for name, (module, masks) in list(FORMS.items()):
 KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     (
         {"attention": 1, "dense": 4},
-        ("sdpa groups", "one head of keys", "one head repeated", "interleaved groups"),
+        ("sdpa groups", "one head of keys", "one head repeated", "interleaved groups", "groups before the transpose"),
     ),
     # Heads that are turned, or queries that have factors, are one product with others.
     ({"attention": 1, "dense": 2}, ("rotary", "cosine", "cosine with a mask", "factors of rows")),
