@@ -131,3 +131,14 @@ def test_rows_of_a_state_are_written_in_place(tmp_path: Path) -> None:
             got = session.run({"at": np.array([at]), "row": row.numpy()})["output"]
             np.testing.assert_array_equal(got, wanted.numpy())
         np.testing.assert_array_equal(session.states["rows"], module.rows.numpy())
+
+
+def test_checks_of_data_are_dropped(tmp_path: Path) -> None:
+    """As that images have as many places in a text as they have features: a bundle trusts its inputs."""
+
+    def forward(x: Any, mask: Any, values: Any) -> Any:
+        torch._check((mask.sum() == values.numel()).all().item())
+        return (x.masked_scatter(mask, values),)
+
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    check(forward, (torch.randn(2, 3), mask, torch.randn(3)), tmp_path)

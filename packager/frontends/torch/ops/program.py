@@ -59,11 +59,27 @@ def decompose(program: Any) -> Any:
 def _without_assertions(program: Any) -> Any:
     """Drop assertions about values of tensors, which a bundle does not check, and what computes only these."""
     for node in reversed(program.graph.nodes):
-        if node.op == "call_function" and operator_of(node) in _VALUE_CHECKS:
+        if node.op != "call_function":
+            continue
+        if operator_of(node) in _VALUE_CHECKS or (operator_of(node) in _CHECKS and _is_of_data(node)):
             program.graph.erase_node(node)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
+
+
+def _is_of_data(check: Any) -> bool:
+    """Tell whether a check reads a number from a tensor, as that a mask takes as many elements as there are."""
+    pending, seen = list(check.all_input_nodes), set()
+    while pending:
+        node = pending.pop()
+        if node in seen or isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        if operator_of(node) in _READS:
+            return True
+        seen.add(node)
+        pending += node.all_input_nodes
+    return False
 
 
 def _kept_recurrent(program: Any) -> list[Any]:
@@ -184,6 +200,7 @@ def is_scalar(node: Any) -> bool:
     return isinstance(value, int | torch.SymInt | torch.SymBool) or operator_of(node) in _CHECKS
 
 
+_READS = frozenset(("_local_scalar_dense.default", "item.default"))
 _VALUE_CHECKS = frozenset(("_assert_async.default", "_assert_async.msg", "_linalg_check_errors.default"))
 _CHECKS = frozenset(
     (
