@@ -16,13 +16,13 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from packager.errors import ModelError, PackagerError, last_line
+from packager.frontends.torch.complex_pairs.arithmetic import Complex, is_complex
+from packager.frontends.torch.complex_pairs.converters import PAIRS, convert_complex
+from packager.frontends.torch.complex_pairs.fourier import FOURIER
 from packager.frontends.torch.inputs import Inputs, read_inputs
-from packager.frontends.torch.ops.complex_numbers import PAIRS, convert_complex
-from packager.frontends.torch.ops.complex_pairs import Complex, is_complex
 from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
 from packager.frontends.torch.ops.embedding_bag import EMBEDDING_BAGS
-from packager.frontends.torch.ops.fourier import FOURIER
 from packager.frontends.torch.ops.images import IMAGES
 from packager.frontends.torch.ops.indexing import INDEXING
 from packager.frontends.torch.ops.moves import MOVES

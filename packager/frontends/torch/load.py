@@ -34,7 +34,7 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
         import torch
     except ImportError:
         raise UsageError(f"{path}: reading .pt2 needs torch", hint="pip install 'packager[torch]'") from None
-    from packager.frontends.torch.complex_tensors import complex_to_real
+    from packager.frontends.torch.complex_pairs.stored import complex_to_real
     from packager.frontends.torch.states import buffers_to_states
 
     program = _read(path, torch)
@@ -70,10 +70,11 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
 
 def _read(path: Path, torch: Any) -> Any:
     from packager.frontends.torch.containers import unknown_containers
+    from packager.frontends.torch.decompositions.grouped import known_operators
     from packager.frontends.torch.ops.program import decompose
 
     try:
-        with warnings.catch_warnings(), unknown_containers(path):
+        with warnings.catch_warnings(), unknown_containers(path), known_operators():
             warnings.simplefilter("ignore")  # torch warns about deprecated calls of its own
             return decompose(torch.export.load(path))
     except PackagerError:

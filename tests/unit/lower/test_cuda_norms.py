@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from packager.graph.normalize import Normalization, normalize
 from packager.lower.cuda.schedule import schedule_cuda
-from tests.unit.lower.test_cuda_algorithms import legalized
+from tests.unit.lower.algorithms.test_cuda_algorithms import legalized
 from tests.unit.lower.test_schedule_cuda import (
     TARGET,
     functions,

@@ -15,7 +15,7 @@ from packager.lower.cuda.plain import schedule_plain
 from packager.lower.devices import DEVICES, TRIAL_GPU
 from packager.lower.kernels import make_group
 from packager.lower.lowering import _make_kernels
-from tests.unit.lower.test_cuda_algorithms import legalized
+from tests.unit.lower.algorithms.test_cuda_algorithms import legalized
 
 
 def softmax() -> tirx.PrimFunc:

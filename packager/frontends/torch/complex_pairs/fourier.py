@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 
 from packager.frontends.fourier import fourier
-from packager.frontends.torch.ops.complex_pairs import stacked, unstacked
+from packager.frontends.torch.complex_pairs.arithmetic import stacked, unstacked
 
 _R = relax.op
 

@@ -14,7 +14,7 @@ import torch
 from tvm import relax
 
 from packager.errors import ModelError
-from packager.frontends.torch.ops.complex_pairs import (
+from packager.frontends.torch.complex_pairs.arithmetic import (
     Complex,
     absolute,
     add_parts,
@@ -30,7 +30,7 @@ from packager.frontends.torch.ops.complex_pairs import (
     stacked,
     unstacked,
 )
-from packager.frontends.torch.ops.fourier import FOURIER
+from packager.frontends.torch.complex_pairs.fourier import FOURIER
 from packager.frontends.torch.ops.program import argument, operator_of
 from packager.graph.dataflow import same, shape_of
 

@@ -11,7 +11,7 @@ pytest.importorskip("tvm")
 from tvm import relax, tirx
 
 from packager.lower.cuda.schedule import schedule_cuda
-from tests.unit.lower.test_cuda_algorithms import compiled, legalized
+from tests.unit.lower.algorithms.test_cuda_algorithms import compiled, legalized
 from tests.unit.lower.test_schedule_cuda import TARGET, lower
 
 GENERATOR = np.random.default_rng(11)

@@ -17,7 +17,7 @@ from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, THRE
 from packager.lower.cuda.algorithms.sorted_scatter import SORT_INDICES
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import _make_kernels
-from tests.unit.lower.test_cuda_algorithms import legalized, runs
+from tests.unit.lower.algorithms.test_cuda_algorithms import legalized, runs
 
 GENERATOR = np.random.default_rng(7)
 

@@ -8,7 +8,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from packager.errors import ModelError
-from packager.frontends.torch.ops.complex_pairs import is_complex
+from packager.frontends.torch.complex_pairs.arithmetic import is_complex
 
 _VIEW = torch.ops.aten.view_as_complex.default
 
