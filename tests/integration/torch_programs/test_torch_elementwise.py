@@ -80,7 +80,7 @@ def test_signs_and_unordered_numbers(tmp_path: Path) -> None:
             *(torch.fmin(x, y), torch.fmax(x, y), torch.fmax(i, 2 - i), torch.angle(i)),
             *(torch.hypot(x, y), torch.hypot(x.half(), y.half()), torch.hypot(x.double(), y)),
             *(torch.logaddexp(x, y), torch.logaddexp2(x, y), torch.logaddexp(x.half(), y.half())),
-            *(~(x > 0), torch.logical_not(x <= 0), ~torch.isfinite(x), ~torch.isnan(x), x == x, ~(x == x), x != x),  # noqa: PLR0124
+            *(~(x > 0), torch.logical_not(x <= 0), ~torch.isfinite(x), ~torch.isnan(x), x == x, ~(x == x), x != x),  # noqa: PLR0124  (of NaN)
             *(*torch.frexp(x), *torch.frexp(x.half()), *torch.frexp(x.double()), torch.ldexp(x, i)),
         )
 

@@ -18,8 +18,8 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code ca
 
 from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, shared
 
-# Of more indices a row, each block reads too many that are not its own.
-MOST_INDICES = 1 << 17
+# Of more indices a row, a block's words and counts exceed the 48 KiB of shared memory that a kernel may declare.
+MOST_INDICES = 3 << 15
 # Thread blocks, one for each multiprocessor of a large GPU.
 BLOCKS = 128
 # A block's threads. Each notes in a word which of its indices are the block's, of one in ``LANES`` that lie side by

@@ -144,7 +144,7 @@ def sort_indices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     nests = Nests([indices.ty], call.ty.fields)
     (found,), (order, starts) = nests.inputs, nests.outputs
     (outer, number, _), _, (total,) = nests.extents
-    ends = tirx.floordiv(int64(total), int64(outer))  # one place more than there are
+    ends = simplified(tirx.floordiv(int64(total), int64(outer)))  # one place more than there are
     own = [ends - 1] if len(extents) == 1 else [int64(extent) for extent in extents]
 
     def key(which: Any, source: Any) -> Any:
@@ -153,8 +153,8 @@ def sort_indices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             at = at * extent + inside(keep(found[which, source, axis]), extent)
         return cast(at, "int32")
 
-    if isinstance(outer, tirx.IntImm) and isinstance(simplified(ends), tirx.IntImm) and int(number) <= MOST_INDICES:
-        sort_by_place(nests, Places(int(outer), int(number), int(simplified(ends)) - 1, key), order, starts)
+    if isinstance(outer, tirx.IntImm) and isinstance(ends, tirx.IntImm) and int(number) <= MOST_INDICES:
+        sort_by_place(nests, Places(int(outer), int(number), int(ends) - 1, key), order, starts)
         return relax.Tuple(emit(builder, "sort_indices", nests.primfunc(), [indices], call.ty.fields))
     by_key = ByKey("int32", key, largest_first=False)
     result = merge_sort(nests, outer, number, number, int(number), by_key, into=order)

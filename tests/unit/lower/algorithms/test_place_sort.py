@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from tvm.ir import Op
 
 from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, THREADS
 from packager.lower.cuda.algorithms.sorted_scatter import SORT_INDICES
+from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import _make_kernels
 from tests.unit.lower.algorithms.test_cuda_algorithms import legalized, runs
+from tests.unit.lower.test_schedule_cuda import TARGET, lower
 
 GENERATOR = np.random.default_rng(7)
 
@@ -77,3 +80,15 @@ def test_more_indices_are_merged(number: int, launches: int) -> None:
     functions = [f for f in module_of((1, number, 1), (4000,)).functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
     assert len(functions) == 1
     assert len(_make_kernels("sort", functions[0], DEVICES["cuda"]).functions) == launches
+
+
+@pytest.mark.parametrize("places", [7, 4000, 1_000_000])
+def test_the_most_indices_fit_in_shared_memory(places: int) -> None:
+    """A kernel may declare 48 KiB (CUDA C++ Programming Guide, compute capabilities)."""
+    found = module_of((1, MOST_INDICES, 1), (places,)).functions.values()
+    (function,) = (f for f in found if isinstance(f, tvm.tirx.PrimFunc))
+    source, _ = lower(schedule_cuda(function, TARGET))
+    kernel = source[source.rindex("__global__") :]
+    declared = [int(number) for number in re.findall(r"__shared__ alignas\(\d+\) int \w+\[(\d+)\]", kernel)]
+    assert len(declared) == kernel.count("__shared__")
+    assert 4 * sum(declared) <= 48 * 1024
