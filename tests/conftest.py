@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 # CI's machine may be busy: how long an example takes says nothing of the code.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+SEED = int(os.environ.get("PACKAGER_TEST_SEED", "0"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,6 +32,17 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup() -> None:
+    """Have each test draw the same numbers, and torch as it is, whatever its worker ran before it."""
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(SEED)
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -13,6 +13,7 @@ from tvm.s_tir import dlight
 from packager.graph import tree_ensemble
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.resize import legalize_fused_resize
+from packager.ir.model import CallSource
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.conditional_loads import simplify_conditional_loads
@@ -37,6 +38,8 @@ from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
 from packager.lower.cuda.fusion.broadcasts import keep_broadcasts_apart
 from packager.lower.cuda.fusion.half_casts import read_half_means
+from packager.lower.cuda.fusion.shared_rows import share_rows
+from packager.lower.cuda.fusion.slices import fuse_slices
 from packager.lower.cuda.fusion.updates import fuse_updates
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
@@ -141,12 +144,14 @@ class Device:
     """The device-specific steps of lowering.
 
     ``change_layouts(module, num_inputs)`` runs before weights are folded, then the passes ``legalize``. ``schedules``
-    are tried in order until ``try_lower`` accepts the kernels.
+    are tried in order until ``try_lower`` accepts the kernels. ``join`` merges calls of fused functions, whose sources
+    it gets and returns.
     """
 
     name: str
     change_layouts: Callable[[tvm.IRModule, int], tvm.IRModule]
     legalize: Sequence[Any]
+    join: Callable[[tvm.IRModule, list[CallSource]], tuple[tvm.IRModule, list[CallSource]]]
     schedules: tuple[Callable[[Any], Any], ...]
     try_lower: Callable[[Sequence[Kernel]], object]
 
@@ -170,6 +175,7 @@ DEVICES = {
             split_sums(reduce_in_float32(accumulate_in_float32(module))), num_inputs
         ),
         [expand_norms, _R.LegalizeOps(LEGALIZERS | CPU_LEGALIZERS), *TIDY],
+        lambda module, sources: (module, sources),
         (schedule_cpu, lambda unscheduled: unscheduled),
         lambda kernels: lower_kernels(tuple(kernels), TRIAL_CPU),
     ),
@@ -187,7 +193,9 @@ DEVICES = {
             *TIDY,
             keep_broadcasts_apart,
             fuse_updates,
+            fuse_slices,
         ],
+        share_rows,
         (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
         _write_cuda,
     ),

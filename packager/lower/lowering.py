@@ -52,21 +52,24 @@ def lower(model: PartitionedModel, device_name: str = "cpu") -> LoweredModel:
     module = apply(device.legalize, module)
     _check_legal(module["main"], model.nodes, model.partitions)
     module, sources = _fuse(module, model.nodes)
+    for place, binding in enumerate(bindings_of(module["main"])):
+        callee = called_function(binding.value)
+        if callee is not None and callee in model.partitions:
+            composites = model.partitions[callee].partition.composites
+            sources[place] = CallSource(tuple(op for c in composites for op in c.ops), next(sites[callee]).nodes)
+    module, sources = device.join(module, sources)
     main = module["main"]
     groups = {name: placed.group for name, placed in model.partitions.items()}
     calls = []
-    own: list[str] = []
+    own: dict[str, Any] = {}
     for binding, source in zip(bindings_of(main), sources, strict=True):
         callee = called_function(binding.value)
         if callee is None or not is_computed(binding.value):
             continue
-        if callee in model.partitions:
-            composites = model.partitions[callee].partition.composites
-            calls.append(CallSource(tuple(op for c in composites for op in c.ops), next(sites[callee]).nodes))
-            continue
         calls.append(source)
-        own.append(callee)
-    groups |= _schedule({name: module[name] for name in own}, device)
+        if callee not in groups:
+            own[callee] = module[callee]
+    groups |= _schedule(own, device)
     return LoweredModel(
         signature=model.signature,
         main=main,

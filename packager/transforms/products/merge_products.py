@@ -3,9 +3,9 @@
 The time of a product of few rows is that of reading its weights and of starting it: one of all columns takes less than
 several. Of more rows, one of all columns fills the GPU better; there a product stays apart whose epilogue does more, an
 activation or a residual, or whose result a product reads as it is, which would be a copy. A gate and what it gates are
-one product then, without others: an epilogue multiplies the two. Products with biases are merged, too, unless all make
-heads that attention reads as they are, which has a product of its own. The weights become one constant, computed from
-theirs.
+one product then, without others: an epilogue multiplies the two. Products with biases are merged, too, unless they are
+of many rows and all make heads that attention reads as they are, which has a product of its own. The weights become one
+constant, computed from theirs, and so do the biases.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     merged: IdentityMap[list[Any]] = IdentityMap()  # from a product to the bindings that replace its own
     for products in groups.values():
         alike = [each for each in products if str(each.ty.dtype) == str(products[0].ty.dtype)]
-        all_of_them = IdentityMap(zip(alike, alike, strict=True))
         is_few = math.prod(_rows(flow, products[0])) <= FEW_ROWS
-        for results in [all_of_them] if is_few else _of_many_rows(flow, constants, alike):
+        for results in (_of_few_rows if is_few else _of_many_rows)(flow, constants, alike):
             if len(results) > 1:
                 pieces = as_slices(flow, [*results], [*results.values()])
                 merged.update(zip(results.values(), pieces, strict=True))
@@ -65,6 +64,22 @@ def _rows(flow: Dataflow, product: Any) -> tuple[int, ...]:
     return (shape_of(flow.value(product).args[0]) or ())[:-1]
 
 
+def _of_few_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any]) -> list[IdentityMap[Any]]:
+    """Return all products of the same few rows, with their results: themselves, or what adds vectors to them."""
+    return [IdentityMap((product, _biased(flow, constants, product)) for product in products)]
+
+
+def _biased(flow: Dataflow, constants: IdentitySet, product: Any) -> Any:
+    """Return what adds a constant vector to a product, and alone reads it; the product if nothing does."""
+    result = only_reader(flow, product)
+    call = flow.call(result, "add")
+    if result is None or call is None or flow.is_result(result) or str(result.ty.dtype) != str(product.ty.dtype):
+        return product
+    (vector, *others) = [term for term in call.args if not term.same_as(product)] or [None]
+    is_vector = vector in constants and shape_of(vector) == (shape_of(product) or ())[-1:]
+    return result if is_vector and not others else product
+
+
 def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any]) -> list[IdentityMap[Any]]:
     """Return groups of products of the same many rows, with their results: themselves, or what adds vectors to them."""
     pairs: list[IdentityMap[Any]] = []
@@ -83,12 +98,7 @@ def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any
             continue
         if len(chain.variables) == 1:
             plain[product] = product
-        elif (
-            len(chain.variables) == 2
-            and chain.bias is not None
-            and chain.bias in constants
-            and not flow.is_result(chain.result)
-        ):
+        elif len(chain.variables) == 2 and not _biased(flow, constants, product).same_as(product):
             biased[product] = chain.result
     found = [_readers_of_heads(flow, result) for result in biased.values()]
     if all("matmul" in operators for operators in found):

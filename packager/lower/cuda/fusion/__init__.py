@@ -1,1 +1,1 @@
-"""What decides which operators become one kernel, before TVM fuses them."""
+"""What decides which operators become one kernel, before TVM fuses them and behind it."""

@@ -10,7 +10,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.buffer import is_buffer_var
 
 from packager.graph.identity import IdentitySet
-from packager.lower.blocks import is_spatial, variables
+from packager.lower.blocks import extents, is_spatial, variables
 
 
 def loads_part(sch: s_tir.Schedule, block: Any) -> bool:
@@ -24,8 +24,14 @@ def loads_part(sch: s_tir.Schedule, block: Any) -> bool:
     source, indices, last = body.value.source, list(body.value.indices), iters[-1]
     if not indices or not any(is_buffer_var(p) and source.same_as(p) for p in sch.mod["main"].params):
         return False
-    extents = (source.shape[-1], last.dom.extent)
-    if not all(isinstance(extent, tirx.IntImm) for extent in extents) or int(extents[0]) <= int(extents[1]):
+    sizes = (source.shape[-1], last.dom.extent)
+    if not all(isinstance(extent, tirx.IntImm) for extent in sizes) or int(sizes[0]) <= int(sizes[1]):
         return False
     others = [*indices[:-1], Analyzer().simplify(indices[-1] - last.var)]
     return not variables(*others) & IdentitySet([last.var])
+
+
+def loads_vector(sch: s_tir.Schedule, block: Any, reduction: Any) -> bool:
+    """Whether a block loads such a part for several of the rows that are reduced, as a shift or a scale of all."""
+    sizes, rows = extents(sch, sch.get_loops(block)), extents(sch, sch.get_loops(reduction))
+    return len(sizes) < len(rows) and sizes[-1:] == rows[-1:] and loads_part(sch, block)

@@ -22,14 +22,14 @@ from packager.lower.blocks import (
     is_reduction,
     is_spatial,
     kinds,
-    loads_of,
-    read_index,
     schedule_of,
     variables,
 )
 from packager.lower.cuda.rows.layout import Rows, lay_out_rows
 from packager.lower.cuda.rows.merge import merge_leading_axes, merge_rows
-from packager.lower.cuda.rows.parts import loads_part
+from packager.lower.cuda.rows.operands import hold_operands, is_parameter, reads_row
+from packager.lower.cuda.rows.parts import loads_part, loads_vector
+from packager.lower.cuda.rows.results import store_apart
 
 # Elements that a thread loads ahead from a row in global memory.
 UNROLLED = 4
@@ -45,6 +45,7 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     Raises ScheduleError if the rule does not apply.
     """
     sch = schedule_of(primfunc)
+    store_apart(sch)
     inline(sch, _is_cheap)
     for block in blocks(sch):
         _drop_unit_axes(sch, block)
@@ -62,20 +63,20 @@ def _schedule(sch: s_tir.Schedule) -> tirx.PrimFunc:
     rows = lay_out_rows(sch, first)
     if not rows.steps:
         inline(sch, lambda _sch, _block: True)
-    found = blocks(sch)
+    parts: list[Any] = []
+    found: list[Any] = []
+    for block in blocks(sch):
+        (parts if loads_vector(sch, block, first) else found).append(block)
     for block in found:
         _check(sch, block, first, rows)
     if not is_spatial(sch, found[-1]):
         found.append(sch.cache_write(found[-1], 0, "global"))
-    if any(not sch.get_consumers(block) for block in found[:-1]):
-        raise ScheduleError("several results")
     full = [block for block in found if _is_full(sch, block, rows)]
+    ends = _ends(sch, found, rows)
     if rows.steps:
-        held = _hold_operands(sch, full)
-        if found[-1] is full[-1]:
-            store = sch.cache_write(found[-1], 0, "local")
-            found, full = [*found, store], [*full, store]
-        found, full = [*held, *found], [*held, *full]
+        held = [*parts, *hold_operands(sch, full)]
+        stores = [sch.cache_write(block, 0, "local") for block in ends if any(block is other for other in full)]
+        found, full = [*held, *found, *stores], [*held, *full, *stores]
         names = [sch.get(block).name_hint for block in found]
         indices = [names.index(sch.get(block).name_hint) for block in full]
         for block in full:
@@ -85,8 +86,13 @@ def _schedule(sch: s_tir.Schedule) -> tirx.PrimFunc:
         found = [sch.get_sblock(name, func_name="main") for name in names]
         full = [found[index] for index in indices]
     stage = _stage(sch, first, found) if rows.staged and len(full) > 1 else None
+    results = found[-len(ends) :]
+    if len(results) > 1:
+        sch.merge(*(sch.get_loops(block)[-rows.inner - 1] for block in results))
     row = _bind_last(sch, found[-1], rows, full=found[-1] is full[-1])
-    for block in reversed(found[:-1]):
+    for block in results[:-1]:
+        _spread(sch, list(sch.get_loops(block))[-rows.inner :], rows, vector=True)
+    for block in reversed(found[: -len(ends)]):
         _compute_at_row(sch, block, row, rows, full=any(block is other for other in full))
     if stage is not None:
         _fill(sch, stage, row, rows)
@@ -144,6 +150,15 @@ def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: Rows) -> None:
         raise ScheduleError("a block iterates over another shape than the reduction")
     if len(sch.get(block).iter_vars) != len(sizes):
         raise ScheduleError("loops and block variables do not correspond")
+
+
+def _ends(sch: s_tir.Schedule, found: list[Any], rows: Rows) -> list[Any]:
+    """Return the blocks that write results. Raises ScheduleError for several, unless all are rows in registers."""
+    ends = [block for block in found if not sch.get_consumers(block)]
+    held = (rows.steps and is_spatial(sch, block) and _is_full(sch, block, rows) for block in ends)
+    if len(ends) > 1 and not all(held):
+        raise ScheduleError("several results, which are not rows that registers hold")
+    return ends
 
 
 def _is_full(sch: s_tir.Schedule, block: Any, rows: Rows) -> bool:
@@ -230,7 +245,7 @@ def _split_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
     index_map = tirx.IndexMap.from_func(rows.split, ndim=len(sch.get(block).iter_vars))
     sch.transform_block_layout(block, index_map)
     buffer = sch.get(block).writes[0].source
-    if is_spatial(sch, block) and not _is_parameter(sch, buffer):
+    if is_spatial(sch, block) and not is_parameter(sch, buffer):
         rank = len(buffer.shape)
         sch.transform_layout(block, ("write", 0), tirx.IndexMap.from_func(rows.split, ndim=rank))
 
@@ -238,8 +253,8 @@ def _split_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
 def _stage(sch: s_tir.Schedule, first: Any, found: list[Any]) -> Any:
     """Stage the first reduction's operand in shared memory for all blocks that read its rows."""
     regions = [region.source for region in sch.get(first).reads]
-    index, operand = next((i, b) for i, b in enumerate(regions) if _is_parameter(sch, b) and len(b.shape) > 1)
-    return sch.cache_read(first, index, "shared.dyn", [block for block in found if _reads_row(sch, block, operand)])
+    index, operand = next((i, b) for i, b in enumerate(regions) if is_parameter(sch, b) and len(b.shape) > 1)
+    return sch.cache_read(first, index, "shared.dyn", [block for block in found if reads_row(sch, block, operand)])
 
 
 def _fill(sch: s_tir.Schedule, stage: Any, row: Any, rows: Rows) -> None:
@@ -267,23 +282,3 @@ def _keep_own(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:
 
     index_map = tirx.IndexMap.from_func(thread_index, ndim=len(buffer.shape))
     sch.transform_layout(block, ("write", 0), index_map, assume_injective_transform=True)
-
-
-def _is_parameter(sch: s_tir.Schedule, buffer: Any) -> bool:
-    return any(buffer.same_as(parameter) for parameter in sch.mod["main"].params)
-
-
-def _hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
-    """Load each parameter with a value per row element into registers; return the loading blocks."""
-    held = []
-    for parameter in sch.mod["main"].params:
-        users = [block for block in full if _reads_row(sch, block, parameter) and not loads_part(sch, block)]
-        if users:
-            held.append(sch.cache_read(users[0], read_index(sch, users[0], parameter), "local", users))
-    return held
-
-
-def _reads_row(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
-    last = sch.get(block).iter_vars[-1].var
-    found = loads_of(sch, block, buffer)
-    return bool(found) and all(load.indices and load.indices[-1].same_as(last) for load in found)

@@ -1,0 +1,207 @@
+"""Makes one kernel of a row reduction and of what makes its rows, which others read, too: sums that norms follow.
+
+FuseOps makes functions of one result. A residual sum behind a gate or another normalization, which the next
+normalization reads and the next sum as well, was a kernel of its own. Here it is a second result of the kernel of the
+normalization, which holds its rows in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import ScheduleError
+from tvm.sym import Analyzer
+from tvm.tirx.buffer import is_buffer_var
+
+from packager.errors import BackendError
+from packager.graph.control_flow import is_control_flow
+from packager.graph.dataflow import Dataflow, bindings_of, operator_of, same, shape_of, variables_of
+from packager.graph.identity import IdentityMap, IdentitySet
+from packager.graph.identity import position as position_of
+from packager.graph.rewrite import with_bindings, with_main
+from packager.ir.model import CallSource
+from packager.ir.primitives import Kernel
+from packager.lower.blocks import blocks, is_reduction, is_spatial, loads, schedule_of, variables
+from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.rows.reduction import schedule_row_reduction
+from packager.lower.cuda.widen_float16 import widen
+from packager.lower.kernels import make_group
+
+# The most tensors of whole rows that a kernel holds, and the longest rows.
+MAX_OPERANDS, MAX_LENGTH = 5, 8192
+MAX_NAME, _PREFIX = 200, "fused_"
+_Sourced: TypeAlias = tuple[Any, CallSource]
+TRIAL = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+
+
+def share_rows(module: tvm.IRModule, sources: Sequence[CallSource]) -> tuple[tvm.IRModule, list[CallSource]]:
+    """Merge such pairs of calls in ``main``; ``sources`` are those of its bindings, of which a merged call has both."""
+    bindings = list(zip(bindings_of(module["main"]), sources, strict=True))
+    if any(is_control_flow(binding.value) for binding, _ in bindings):
+        return module, list(sources)
+    merger = _Merger(module)
+    place = 0
+    while place < len(bindings):
+        bindings = merger.merged(bindings, place)
+        place += 1
+    main = with_bindings(module["main"], [binding for binding, _ in bindings])
+    return with_main(merger.builder.get(), main), [source for _, source in bindings]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A call that makes rows and one that reduces them: what both read, each once, and the function of both.
+
+    ``results`` are those of the function: without the rows if nothing else reads them.
+    """
+
+    operands: tuple[Any, ...]
+    function: Any
+    results: tuple[Any, ...]
+
+
+class _Merger:
+    """Merges calls of a module's PrimFuncs, and adds functions to the module in ``builder``."""
+
+    def __init__(self, module: tvm.IRModule) -> None:
+        self.module, self.flow = module, Dataflow(module["main"])
+        self.builder = relax.BlockBuilder(module)
+        self._functions: dict[Any, Any] = {}
+
+    def merged(self, bindings: list[_Sourced], place: int) -> list[_Sourced]:
+        """Return the bindings with the call at ``place`` and the first that reduces its rows as one, if there is any.
+
+        What stands between both goes in front, as far as it does not depend on the rows.
+        """
+        made, source = bindings[place]
+        readers = [each for each in self.flow.readers(made.var) if self._reduces(each, made)]
+        depends = IdentitySet([made.var])
+        before: list[_Sourced] = []
+        after: list[_Sourced] = []
+        for position in range(place + 1, len(bindings) if readers and self._makes_rows(made) else 0):
+            binding, own = bindings[position]
+            read = IdentitySet(variables_of(binding.value)) & depends
+            if binding.var in IdentitySet(readers) and len(read) == 1 and made.var in read:
+                pair = self._pair(made, binding)
+                if pair is not None:
+                    both = CallSource((*source.ops, *own.ops), tuple(dict.fromkeys((*source.nodes, *own.nodes))))
+                    call, *parts = self._bindings(pair)
+                    after = [*((part, CallSource((), ())) for part in parts), *after]
+                    return [*bindings[:place], *before, (call, both), *after, *bindings[position + 1 :]]
+            (after if read else before).append(bindings[position])
+            depends |= IdentitySet([binding.var]) if read else IdentitySet()
+        return bindings
+
+    def _bindings(self, pair: _Pair) -> list[Any]:
+        """Return the binding of the call, and those of its results."""
+        types = [variable.ty for variable in pair.results]
+        call = relax.call_tir(pair.function, relax.Tuple(pair.operands), types if len(types) > 1 else types[0])
+        call = self.builder.normalize(call)
+        if len(types) == 1:
+            return [relax.VarBinding(pair.results[0], call)]
+        both = type(pair.results[0])("_and_".join(variable.name for variable in pair.results), call.ty)
+        fields = [relax.VarBinding(each, relax.TupleGetItem(both, n)) for n, each in enumerate(pair.results)]
+        return [relax.VarBinding(both, call), *fields]
+
+    def _makes_rows(self, binding: Any) -> bool:
+        """Whether a call computes rows, element by element or by reductions of rows, of what lies in their order."""
+        function = self._function(binding.value)
+        if function is None or not _is_rows(binding.var):
+            return False
+        sch = schedule_of(function)
+        return all(_reads_in_order(sch, block) for block in blocks(sch))
+
+    def _reduces(self, variable: Any, made: Any) -> bool:
+        """Whether a call has reductions and makes rows of the shape of those that are made."""
+        function = self._function(self.flow.value(variable))
+        if function is None or not same(shape_of(variable), shape_of(made.var)):
+            return False
+        sch = schedule_of(function)
+        return any(is_reduction(sch, block) for block in blocks(sch))
+
+    def _function(self, call: Any) -> Any:
+        """Return the PrimFunc that a call calls with tensors alone; None if it does not, or has several results."""
+        if operator_of(call) != "call_tir" or len(call.args) != 2 or isinstance(call.ty, relax.TupleType):
+            return None
+        function = self.module[call.args[0]]
+        return function if all(is_buffer_var(parameter) for parameter in function.params) else None
+
+    def _pair(self, made: Any, reduced: Any) -> _Pair | None:
+        """Return what becomes of two calls; None if no kernel holds all of their rows."""
+        operands: list[Any] = []
+        places: list[list[int]] = []
+        for call in (made.value, reduced.value):
+            places.append([])
+            for operand in call.args[1].fields:
+                if operand.same_as(made.var):
+                    places[-1].append(-1)
+                    continue
+                if not any(operand.same_as(other) for other in operands):
+                    operands.append(operand)
+                places[-1].append(position_of(operands, operand))
+        rows = [each for each in operands if same(shape_of(each), shape_of(made.var))]
+        apart = len(self.flow.readers(made.var)) > 1 or self.flow.is_result(made.var)
+        if len(rows) > MAX_OPERANDS:
+            return None
+        key = (*(str(b.value.args[0].name_hint) for b in (made, reduced)), str(places), apart)
+        if key not in self._functions:
+            self._functions[key] = self._joined(made, reduced, operands, apart=apart)
+        results = (made.var, reduced.var) if apart else (reduced.var,)
+        return None if self._functions[key] is None else _Pair(tuple(operands), self._functions[key], results)
+
+    def _joined(self, made: Any, reduced: Any, operands: Sequence[Any], *, apart: bool) -> Any:
+        """Return the function of both calls, in the module; None if it has no schedule of rows in registers."""
+        function = _fused(self.module, made, reduced, operands, apart=apart)
+        try:
+            with TRIAL:
+                group = make_group("rows", schedule_row_reduction(widen(function)), "cuda")
+            lower_cuda_kernels([each for each in group.functions if isinstance(each, Kernel)], TRIAL)
+        except (ScheduleError, tvm.error.InternalError, BackendError):
+            return None
+        first, second = (str(each.value.args[0].name_hint) for each in (made, reduced))
+        name = f"fused_{first.removeprefix(_PREFIX)}_{second.removeprefix(_PREFIX)}"
+        return self.builder.add_func(function, name[:MAX_NAME])
+
+
+def _fused(module: tvm.IRModule, made: Any, reduced: Any, operands: Sequence[Any], *, apart: bool) -> Any:
+    """Return the PrimFunc of two calls, fused by TVM."""
+    builder = relax.BlockBuilder()
+    functions = [builder.add_func(module[each.value.args[0]], f"part{n}") for n, each in enumerate((made, reduced))]
+    inner = [relax.Var(f"operand{n}", operand.ty) for n, operand in enumerate(operands)]
+    bound = IdentityMap(zip(operands, inner, strict=True))
+    with builder.function("rows", inner, attrs={"Primitive": True}, private=True):
+        with builder.dataflow():
+            for each, function in zip((made, reduced), functions, strict=True):
+                arguments = relax.Tuple([bound[operand] for operand in each.value.args[1].fields])
+                bound[each.var] = builder.emit(relax.call_tir(function, arguments, each.var.ty))
+            last = bound[reduced.var]
+            output = builder.emit_output(relax.Tuple([bound[made.var], last]) if apart else last)
+        builder.emit_func_output(output)
+    outer = [relax.Var(f"operand{n}", operand.ty) for n, operand in enumerate(operands)]
+    with builder.function("main", outer):
+        with builder.dataflow():
+            output = builder.emit_output(relax.Call(builder.get().get_global_var("rows"), outer))
+        builder.emit_func_output(output)
+    joined = relax.transform.FuseTIR()(builder.get())
+    (binding,) = [each for each in bindings_of(joined["main"]) if operator_of(each.value) == "call_tir"]
+    return joined[binding.value.args[0]]
+
+
+def _is_rows(variable: Any) -> bool:
+    shape = shape_of(variable)
+    return shape is not None and len(shape) > 1 and isinstance(shape[-1], int) and shape[-1] <= MAX_LENGTH
+
+
+def _reads_in_order(sch: Any, block: Any) -> bool:
+    """Whether neighbors along the last axis of a block are neighbors in what it reads, or the same element."""
+    last = sch.get(block).iter_vars[-1].var
+    for load in loads(sch.get(block).body):
+        *outer, inner = load.indices or [tirx.IntImm("int64", 0)]
+        rest = Analyzer().simplify(inner - last) if variables(inner) & IdentitySet([last]) else inner
+        if variables(*outer, rest) & IdentitySet([last]):
+            return False
+    return is_spatial(sch, block) or is_reduction(sch, block)
