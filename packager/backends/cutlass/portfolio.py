@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.backends.base import Context
-from packager.backends.cutlass.attention.kernels import Sm80Attention, Sm90Attention, SplitAttention
+from packager.backends.cutlass.attention.kernels import Sm80Attention, Sm90Attention, SplitAttention, WarpAttention
 from packager.backends.cutlass.conv.kernels import ConvConfig
 from packager.backends.cutlass.core.compile_kernels import KernelObject, compile_kernels, find_cutlass
 from packager.backends.cutlass.core.kernel import KernelConfig
@@ -34,7 +34,7 @@ _TYPES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
         *(GemmConfig, FewRowsGemm, BlockRowsGemm, DequantizeBlocks, ConvConfig, QuantizedConfig),
-        *(Sm80Attention, Sm90Attention, SplitAttention, Sm80Tile, Sm90Tile),
+        *(Sm80Attention, Sm90Attention, SplitAttention, WarpAttention, Sm80Tile, Sm90Tile),
     )
 }
 Portfolio = dict[str, tuple[KernelConfig, ...]]

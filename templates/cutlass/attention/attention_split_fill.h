@@ -28,22 +28,18 @@ inline int64_t split_parts(int64_t tiles, int64_t keys, int depth, int cluster, 
   return best;
 }
 
-/* cluster: the number of blocks of one, or 0. */
-inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &problem, bool causal, int depth,
-                          int cluster, void *arguments, pk_cuda_launch_t *launch) {
-  *launch = {};
-  if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return 0;
+/* Fills in what rows know of a problem, all but what they share; false where it is not one of such rows. */
+inline bool fill_rows(const pk_attention_t &problem, bool causal, int depth, SplitParams &p) {
   for (const int64_t extent : {problem.batch, problem.heads, problem.queries, problem.keys}) {
-    if (extent < 1 || extent > INT32_MAX / 1024) return -1;
+    if (extent < 1 || extent > INT32_MAX / 1024) return false;
   }
-  if (problem.group < 1 || problem.heads % problem.group != 0) return -1;
+  if (problem.group < 1 || problem.heads % problem.group != 0) return false;
   for (const int64_t extent : {problem.depth, problem.value_depth}) {
-    if (extent < 1 || extent > depth || extent % 8 != 0) return -1;
+    if (extent < 1 || extent > depth || extent % 8 != 0) return false;
   }
-  if (!split_takes(problem.q, problem.q_strides) || !split_takes(problem.k, problem.k_strides)) return -1;
-  if (!split_takes(problem.v, problem.v_strides) || !split_takes(problem.o, problem.o_strides)) return -1;
+  if (!split_takes(problem.q, problem.q_strides) || !split_takes(problem.k, problem.k_strides)) return false;
+  if (!split_takes(problem.v, problem.v_strides) || !split_takes(problem.o, problem.o_strides)) return false;
 
-  SplitParams &p = *static_cast<SplitParams *>(arguments);
   p.q = problem.q, p.k = problem.k, p.v = problem.v, p.bias = problem.bias, p.o = problem.o;
   p.lengths = problem.lengths;
   uint64_t places = reinterpret_cast<uintptr_t>(problem.bias) / 2;
@@ -57,6 +53,16 @@ inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &
   p.group = int32_t(problem.group), p.rows = int32_t(problem.group * problem.queries);
   p.row_tiles = (p.rows + kSplitRows - 1) / kSplitRows;
   p.scale = problem.scale, p.softcap = problem.softcap, p.causal = causal;
+  return true;
+}
+
+/* cluster: the number of blocks of one, or 0. */
+inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &problem, bool causal, int depth,
+                          int cluster, void *arguments, pk_cuda_launch_t *launch) {
+  *launch = {};
+  if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return 0;
+  SplitParams &p = *static_cast<SplitParams *>(arguments);
+  if (!fill_rows(problem, causal, depth, p)) return -1;
 
   const int64_t tiles = problem.heads / problem.group * p.row_tiles, all = tiles * problem.batch;
   const int64_t blocks = cluster ? cluster : 1;

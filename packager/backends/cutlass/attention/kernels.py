@@ -1,7 +1,8 @@
 """Attention kernels: their configurations, what each supports, and the portfolio.
 
 Two families solve ``pk_attention_t``: sm90 is built from the collectives of CUTLASS's example 88 (TMA and warp-group
-MMA), sm80, for GPUs from there on, from example 41. For few rows of queries both have kernels that split the keys.
+MMA), sm80, for GPUs from there on, from example 41. For few rows of queries both have kernels that split the keys, and
+for short sequences kernels whose warps have all of them.
 Batch, heads, queries, keys, strides, the scale and the number of keys of each batch are arguments.
 """
 
@@ -32,6 +33,8 @@ SPLIT_MEGABYTES = 300
 # As in attention_split_problem.h: the largest head dim of a kernel, rows of a block, parts that share a workspace.
 SPLIT_DEPTHS = (64, 128, 256)
 SPLIT_ROWS, SPLIT_PARTS = 16, 768
+# Head dims of a kernel for short sequences, and keys, which a warp holds the scores of.
+WARP_DEPTHS, WARP_KEYS = (32, 64, 128), (16, 32, 64)
 CLUSTER = 8
 
 
@@ -182,7 +185,42 @@ class SplitAttention(KernelConfig):
         return fits and (form.dtype, form.causal) == (self.dtype, self.causal)
 
 
-AttentionKernel = Sm90Attention | Sm80Attention | SplitAttention
+@dataclass(frozen=True)
+class WarpAttention(KernelConfig):
+    """A kernel for short sequences, whose warps have 16 rows of queries and all keys: up to ``keys``.
+
+    ``depth`` is the maximum of both head dims.
+    """
+
+    dtype: str
+    depth: int
+    keys: int
+    causal: bool
+
+    @property
+    def name(self) -> str:
+        """A C identifier that encodes everything that the kernel's code depends on."""
+        parts = ["pk_attention_warps", ELEMENTS[self.dtype].short, f"{self.keys}x{self.depth}"]
+        return "_".join([*parts, *filter(None, ("causal" * self.causal,))])
+
+    def source(self, archs: tuple[str, ...]) -> KernelSource:
+        """Render the kernel's source file for these architectures."""
+        values = {**vars(self), "mark": MARK, "name": self.name, "element": WARP_TYPES[self.dtype]}
+        return KernelSource(
+            self.name, render("cutlass/attention/attention_warps.cu.j2", **values), archs, SPLIT_MEGABYTES
+        )
+
+
+AttentionKernel = Sm90Attention | Sm80Attention | SplitAttention | WarpAttention
+
+
+def warp_kernels(form: AttentionForm, keys: int) -> tuple[WarpAttention, ...]:
+    """Return the kernel for so many keys, if they are few; may be empty."""
+    depths = (form.depth, form.value_depth)
+    depth = next((depth for depth in WARP_DEPTHS if max(depths) <= depth), None)
+    most = next((most for most in WARP_KEYS if keys <= most), None)
+    fits = form.dtype in HALVES and all(number % 8 == 0 for number in (*depths, form.alignment))
+    return (WarpAttention(form.dtype, depth, most, form.causal),) if fits and depth and most else ()
 
 
 def split_kernels(form: AttentionForm, clusters: bool) -> tuple[SplitAttention, ...]:
