@@ -211,7 +211,7 @@ class WarpAttention(KernelConfig):
         )
 
 
-AttentionKernel = Sm90Attention | Sm80Attention | SplitAttention | WarpAttention
+AttentionKernel = Sm90Attention | Sm80Attention | SplitAttention
 
 
 def warp_kernels(form: AttentionForm, keys: int) -> tuple[WarpAttention, ...]:
