@@ -28,8 +28,7 @@ extern "C" int32_t attend(const pk_attention_t *problem, int32_t half, int32_t c
   pk_cuda_launch_t launch;
   const int32_t result = pk::warps_fill(*problem, causal, depth, keys, &params, &launch);
   if (result) return result;
-  simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, 1, [&](char *) {
-    half ? run<pk::F16>(params, depth, keys) : run<pk::Bf16>(params, depth, keys);
-  });
+  simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, 1,
+               [&](char *) { half ? run<pk::F16>(params, depth, keys) : run<pk::Bf16>(params, depth, keys); });
   return int32_t(launch.grid[0]);
 }
