@@ -71,7 +71,7 @@ def test_wheel_holds_nothing_else(wheel: Path) -> None:
     ours = rf"packager/(.*\.({kinds})|py\.typed|templates/cutlass/common/host/iostream|templates/report/.*)$"
     strange = [n for n in names if not re.match(rf"{ours}|packager-[^/]*\.dist-info/", n)]
     assert not strange
-    assert wheel.stat().st_size < 2_000_000
+    assert wheel.stat().st_size < 2_500_000
 
 
 def test_wheel_asks_for_the_deploy_side_only(wheel: Path) -> None:

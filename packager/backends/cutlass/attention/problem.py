@@ -100,7 +100,7 @@ def _is_short(attention: Attention) -> bool:
         return True
     heads = groups * (attention.batch if isinstance(attention.batch, int) else 8)
     narrow = max(attention.depth, attention.value_depth) <= WARPED_ROWS
-    return narrow and rows <= MOST_WARPED_ROWS and heads >= LEAST_WARPED_HEADS
+    return heads >= LEAST_WARPED_HEADS and rows <= (MOST_WARPED_ROWS if narrow else WARPED_ROWS)
 
 
 def _has_few_rows(attention: Attention) -> bool:

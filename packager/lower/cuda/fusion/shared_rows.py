@@ -33,6 +33,8 @@ from packager.lower.kernels import make_group
 
 # The most tensors of whole rows that a kernel holds, and the longest rows.
 MAX_OPERANDS, MAX_LENGTH = 5, 8192
+# How many calls may stand between both: rows that are read much later would take memory until then.
+REACH = 16
 MAX_NAME, _PREFIX = 200, "fused_"
 _Sourced: TypeAlias = tuple[Any, CallSource]
 TRIAL = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
@@ -64,6 +66,14 @@ class _Pair:
     results: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class _Form:
+    """What a PrimFunc does: whether it has reductions, and whether all that it reads lies in the order of its rows."""
+
+    reduces: bool = False
+    in_order: bool = False
+
+
 class _Merger:
     """Merges calls of a module's PrimFuncs, and adds functions to the module in ``builder``."""
 
@@ -71,6 +81,7 @@ class _Merger:
         self.module, self.flow = module, Dataflow(module["main"])
         self.builder = relax.BlockBuilder(module)
         self._functions: dict[Any, Any] = {}
+        self._forms: dict[str, _Form] = {}
 
     def merged(self, bindings: list[_Sourced], place: int) -> list[_Sourced]:
         """Return the bindings with the call at ``place`` and the first that reduces its rows as one, if there is any.
@@ -78,21 +89,22 @@ class _Merger:
         What stands between both goes in front, as far as it does not depend on the rows.
         """
         made, source = bindings[place]
-        readers = [each for each in self.flow.readers(made.var) if self._reduces(each, made)]
+        readers = IdentitySet(each for each in self.flow.readers(made.var) if self._reduces(each, made))
+        if not readers or not self._makes_rows(made):
+            return bindings
         depends = IdentitySet([made.var])
         before: list[_Sourced] = []
         after: list[_Sourced] = []
-        for position in range(place + 1, len(bindings) if readers and self._makes_rows(made) else 0):
-            binding, own = bindings[position]
+        for position, (binding, own) in enumerate(bindings[place + 1 : place + 1 + REACH], place + 1):
             read = IdentitySet(variables_of(binding.value)) & depends
-            if binding.var in IdentitySet(readers) and len(read) == 1 and made.var in read:
+            if binding.var in readers and len(read) == 1 and made.var in read:
                 pair = self._pair(made, binding)
                 if pair is not None:
                     both = CallSource((*source.ops, *own.ops), tuple(dict.fromkeys((*source.nodes, *own.nodes))))
                     call, *parts = self._bindings(pair)
                     after = [*((part, CallSource((), ())) for part in parts), *after]
                     return [*bindings[:place], *before, (call, both), *after, *bindings[position + 1 :]]
-            (after if read else before).append(bindings[position])
+            (after if read else before).append((binding, own))
             depends |= IdentitySet([binding.var]) if read else IdentitySet()
         return bindings
 
@@ -109,26 +121,20 @@ class _Merger:
 
     def _makes_rows(self, binding: Any) -> bool:
         """Whether a call computes rows, element by element or by reductions of rows, of what lies in their order."""
-        function = self._function(binding.value)
-        if function is None or not _is_rows(binding.var):
-            return False
-        sch = schedule_of(function)
-        return all(_reads_in_order(sch, block) for block in blocks(sch))
+        return _is_rows(binding.var) and self._form(binding.value).in_order
 
     def _reduces(self, variable: Any, made: Any) -> bool:
         """Whether a call has reductions and makes rows of the shape of those that are made."""
-        function = self._function(self.flow.value(variable))
-        if function is None or not same(shape_of(variable), shape_of(made.var)):
-            return False
-        sch = schedule_of(function)
-        return any(is_reduction(sch, block) for block in blocks(sch))
+        return self._form(self.flow.value(variable)).reduces and same(shape_of(variable), shape_of(made.var))
 
-    def _function(self, call: Any) -> Any:
-        """Return the PrimFunc that a call calls with tensors alone; None if it does not, or has several results."""
+    def _form(self, call: Any) -> _Form:
+        """Return what the PrimFunc of a call does; nothing if it takes more than tensors or has several results."""
         if operator_of(call) != "call_tir" or len(call.args) != 2 or isinstance(call.ty, relax.TupleType):
-            return None
-        function = self.module[call.args[0]]
-        return function if all(is_buffer_var(parameter) for parameter in function.params) else None
+            return _Form()
+        name = str(call.args[0].name_hint)
+        if name not in self._forms:
+            self._forms[name] = _form_of(self.module[call.args[0]])
+        return self._forms[name]
 
     def _pair(self, made: Any, reduced: Any) -> _Pair | None:
         """Return what becomes of two calls; None if no kernel holds all of their rows."""
@@ -189,6 +195,15 @@ def _fused(module: tvm.IRModule, made: Any, reduced: Any, operands: Sequence[Any
     joined = relax.transform.FuseTIR()(builder.get())
     (binding,) = [each for each in bindings_of(joined["main"]) if operator_of(each.value) == "call_tir"]
     return joined[binding.value.args[0]]
+
+
+def _form_of(function: tirx.PrimFunc) -> _Form:
+    if not all(is_buffer_var(parameter) for parameter in function.params):
+        return _Form()
+    sch = schedule_of(function)
+    found = blocks(sch)
+    reduces = any(is_reduction(sch, block) for block in found)
+    return _Form(reduces, all(_reads_in_order(sch, block) for block in found))
 
 
 def _is_rows(variable: Any) -> bool:

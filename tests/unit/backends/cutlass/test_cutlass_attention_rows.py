@@ -240,7 +240,9 @@ def test_more_keys_are_refused(attend_short: Any) -> None:
         (2, 12, 8, 32, 64, 4, "pk_attention_warps_f16_32x64"),  # four heads of queries have one of keys
         (512, 3, 49, 49, 32, 1, "pk_attention_warps_f16_64x32"),
         ("n", 3, 16, 16, 64, 1, "pk_attention_warps_f16_16x64"),
-        (8, 12, 49, 49, 32, 1, ""),  # few heads
+        (64, 8, 16, 60, 64, 1, "pk_attention_warps_f16_64x64"),
+        (8, 12, 16, 60, 64, 1, ""),  # few heads
+        (8, 12, 49, 49, 32, 1, ""),
         (512, 3, 49, 49, 64, 1, ""),
         (512, 3, 65, 65, 32, 1, ""),
         (2, 12, 16, 32, 64, 12, ""),  # a tile of 192 rows
