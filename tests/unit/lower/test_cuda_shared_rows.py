@@ -207,9 +207,20 @@ def read_by_the_shift(emit: Any, x: Any, y: Any) -> Any:
     return relax.Tuple([total, emit(R.add(relax_norm(emit, total, centered=True), shift))])
 
 
+def scattered(emit: Any, x: Any, y: Any) -> Any:
+    """What reads the sum is a function of threads, without blocks."""
+    total = emit(R.add(x, y))
+    return relax.Tuple([total, emit(R.scatter_elements(x, emit(R.astype(y, "int64")), total, axis=1))])
+
+
 @pytest.mark.parametrize(
     ("make", "shapes"),
-    [(turned, [(64, 128), (128, 64)]), (plain, [(3, 20000)] * 2), (read_by_the_shift, [(6, 256)] * 2)],
+    [
+        (scattered, [(6, 256)] * 2),
+        (turned, [(64, 128), (128, 64)]),
+        (plain, [(3, 20000)] * 2),
+        (read_by_the_shift, [(6, 256)] * 2),
+    ],
 )
 def test_others_stay_apart(make: Any, shapes: list[tuple[int, int]]) -> None:
     module, sources = joined(make, *((shape, "float16") for shape in shapes))

@@ -201,7 +201,10 @@ def _form_of(function: tirx.PrimFunc) -> _Form:
     if not all(is_buffer_var(parameter) for parameter in function.params):
         return _Form()
     sch = schedule_of(function)
-    found = blocks(sch)
+    try:
+        found = blocks(sch)
+    except ScheduleError:  # one of threads and barriers, as those of sorting
+        return _Form()
     reduces = any(is_reduction(sch, block) for block in found)
     return _Form(reduces, all(_reads_in_order(sch, block) for block in found))
 
