@@ -61,6 +61,11 @@ def reads_of(sch: s_tir.Schedule, block: Any) -> list[Any]:
     return [buffer for buffer in IdentitySet(r.source for r in sch.get(block).reads) if buffer not in written]
 
 
+def is_parameter(sch: s_tir.Schedule, buffer: Any) -> bool:
+    """Whether a buffer is a parameter of the function."""
+    return any(buffer.same_as(parameter) for parameter in sch.mod["main"].params)
+
+
 def read_index(sch: s_tir.Schedule, block: Any, buffer: Any) -> int:
     """Return the index of a buffer among those that a block reads."""
     return position((region.source for region in sch.get(block).reads), buffer)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, called_function, operator_of
+from packager.graph.dataflow import Dataflow, called_function, operator_of, static_shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, with_main
 
@@ -54,3 +55,9 @@ class Patterns:
         return [
             relax.VarBinding(binding.var, relax.Call(call.op, [function, *call.args[1:]], call.attrs, call.ty_args))
         ]
+
+
+def elements_of(variable: Any) -> float:
+    """Return how many elements a tensor has; infinity if that is not known."""
+    shape = static_shape_of(variable)
+    return math.inf if shape is None else math.prod(shape)

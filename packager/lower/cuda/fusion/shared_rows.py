@@ -14,18 +14,16 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import relax, tirx
 from tvm.s_tir import ScheduleError
-from tvm.sym import Analyzer
 from tvm.tirx.buffer import is_buffer_var
 
 from packager.errors import BackendError
 from packager.graph.control_flow import is_control_flow
 from packager.graph.dataflow import Dataflow, bindings_of, operator_of, same, shape_of, variables_of
-from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.identity import position as position_of
+from packager.graph.identity import IdentityMap, IdentitySet, position
 from packager.graph.rewrite import with_bindings, with_main
 from packager.ir.model import CallSource
 from packager.ir.primitives import Kernel
-from packager.lower.blocks import blocks, is_reduction, is_spatial, loads, schedule_of, variables
+from packager.lower.blocks import blocks, is_aligned, is_reduction, is_spatial, loads, schedule_of
 from packager.lower.cuda.kernels import lower_cuda_kernels
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.widen_float16 import widen
@@ -95,7 +93,7 @@ class _Merger:
         depends = IdentitySet([made.var])
         before: list[_Sourced] = []
         after: list[_Sourced] = []
-        for position, (binding, own) in enumerate(bindings[place + 1 : place + 1 + REACH], place + 1):
+        for end, (binding, own) in enumerate(bindings[place + 1 : place + 1 + REACH], place + 2):
             read = IdentitySet(variables_of(binding.value)) & depends
             if binding.var in readers and len(read) == 1 and made.var in read:
                 pair = self._pair(made, binding)
@@ -103,7 +101,7 @@ class _Merger:
                     both = CallSource((*source.ops, *own.ops), tuple(dict.fromkeys((*source.nodes, *own.nodes))))
                     call, *parts = self._bindings(pair)
                     after = [*((part, CallSource((), ())) for part in parts), *after]
-                    return [*bindings[:place], *before, (call, both), *after, *bindings[position + 1 :]]
+                    return [*bindings[:place], *before, (call, both), *after, *bindings[end:]]
             (after if read else before).append((binding, own))
             depends |= IdentitySet([binding.var]) if read else IdentitySet()
         return bindings
@@ -138,26 +136,18 @@ class _Merger:
 
     def _pair(self, made: Any, reduced: Any) -> _Pair | None:
         """Return what becomes of two calls; None if no kernel holds all of their rows."""
-        operands: list[Any] = []
-        places: list[list[int]] = []
-        for call in (made.value, reduced.value):
-            places.append([])
-            for operand in call.args[1].fields:
-                if operand.same_as(made.var):
-                    places[-1].append(-1)
-                    continue
-                if not any(operand.same_as(other) for other in operands):
-                    operands.append(operand)
-                places[-1].append(position_of(operands, operand))
+        read = [operand for each in (made, reduced) for operand in each.value.args[1].fields]
+        operands = tuple(IdentitySet(operand for operand in read if not operand.same_as(made.var)))
         rows = [each for each in operands if same(shape_of(each), shape_of(made.var))]
         apart = len(self.flow.readers(made.var)) > 1 or self.flow.is_result(made.var)
         if len(rows) > MAX_OPERANDS:
             return None
-        key = (*(str(b.value.args[0].name_hint) for b in (made, reduced)), str(places), apart)
+        places = tuple(position((*operands, made.var), operand) for operand in read)
+        key = (*(str(each.value.args[0].name_hint) for each in (made, reduced)), places, apart)
         if key not in self._functions:
             self._functions[key] = self._joined(made, reduced, operands, apart=apart)
         results = (made.var, reduced.var) if apart else (reduced.var,)
-        return None if self._functions[key] is None else _Pair(tuple(operands), self._functions[key], results)
+        return None if self._functions[key] is None else _Pair(operands, self._functions[key], results)
 
     def _joined(self, made: Any, reduced: Any, operands: Sequence[Any], *, apart: bool) -> Any:
         """Return the function of both calls, in the module; None if it has no schedule of rows in registers."""
@@ -216,10 +206,5 @@ def _is_rows(variable: Any) -> bool:
 
 def _reads_in_order(sch: Any, block: Any) -> bool:
     """Whether neighbors along the last axis of a block are neighbors in what it reads, or the same element."""
-    last = sch.get(block).iter_vars[-1].var
-    for load in loads(sch.get(block).body):
-        *outer, inner = load.indices or [tirx.IntImm("int64", 0)]
-        rest = Analyzer().simplify(inner - last) if variables(inner) & IdentitySet([last]) else inner
-        if variables(*outer, rest) & IdentitySet([last]):
-            return False
-    return is_spatial(sch, block) or is_reduction(sch, block)
+    in_order = all(is_aligned(sch, block, load, 1) for load in loads(sch.get(block).body))
+    return in_order and (is_spatial(sch, block) or is_reduction(sch, block))

@@ -10,9 +10,9 @@ from typing import Any
 
 import tvm
 
-from packager.graph.dataflow import called_function, static_shape_of
+from packager.graph.dataflow import called_function
 from packager.ir.pattern_kinds import BROADCAST, INJECTIVE
-from packager.lower.cuda.fusion.patterns import Patterns
+from packager.lower.cuda.fusion.patterns import Patterns, elements_of
 
 # A slice is broadcast to at least so many times its elements: all threads load it from the cache.
 REPEATS = 2
@@ -35,17 +35,12 @@ def _is_slice(patterns: Patterns, variable: Any) -> bool:
 
 def _is_broadcast(patterns: Patterns, variable: Any) -> bool:
     """Whether a tensor is read once, by elementwise functions, in the end by one of many more elements."""
-    elements = _elements(variable)
-    while elements and patterns.flow.is_read_once(variable):
+    least = REPEATS * elements_of(variable)
+    while patterns.flow.is_read_once(variable):
         (variable,) = patterns.flow.readers(variable)
         kind = patterns[variable]
         if kind is None or kind > BROADCAST:
             return False
-        if _elements(variable) >= REPEATS * elements:
+        if least <= elements_of(variable) < math.inf:
             return True
     return False
-
-
-def _elements(variable: Any) -> int:
-    shape = static_shape_of(variable)
-    return 0 if shape is None else math.prod(shape)

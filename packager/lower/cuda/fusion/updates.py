@@ -6,15 +6,14 @@ lookups make overlap, so that they would be several times what they are of.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import tvm
 
-from packager.graph.dataflow import called_function, static_shape_of
+from packager.graph.dataflow import called_function
 from packager.graph.identity import IdentitySet
 from packager.ir.pattern_kinds import BROADCAST, INJECTIVE, SUMS
-from packager.lower.cuda.fusion.patterns import Patterns
+from packager.lower.cuda.fusion.patterns import Patterns, elements_of
 
 # The most elements of a window.
 SHORT = 32
@@ -30,8 +29,8 @@ def fuse_updates(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
             if name.startswith("scatter"):
                 for each in _read_once(patterns, operand):
                     _mark(patterns, each)
-            elif name.startswith("sum") and _elements(operand) <= SHORT * _elements(variable):
-                windows = [each for each in _read_once(patterns, operand) if _elements(each) == _elements(operand)]
+            elif name.startswith("sum") and elements_of(operand) <= SHORT * elements_of(variable):
+                windows = [each for each in _read_once(patterns, operand) if elements_of(each) == elements_of(operand)]
                 for each in windows if _are_lookups(patterns, windows) else ():
                     _mark(patterns, each)
     return patterns.applied()
@@ -50,12 +49,6 @@ def _call(patterns: Patterns, variable: Any) -> tuple[str, Any]:
     """Return the name of the PrimFunc that makes a variable, and its last operand."""
     value = patterns.flow.value(variable)
     return str(called_function(value)), value.args[1].fields[-1]
-
-
-def _elements(variable: Any) -> float:
-    """Return how many elements a tensor has; infinity if that is not known."""
-    shape = static_shape_of(variable)
-    return math.inf if shape is None else math.prod(shape)
 
 
 def _mark(patterns: Patterns, variable: Any) -> None:

@@ -10,11 +10,6 @@ from packager.lower.blocks import loads_of, read_index
 from packager.lower.cuda.rows.parts import loads_part
 
 
-def is_parameter(sch: s_tir.Schedule, buffer: Any) -> bool:
-    """Whether a buffer is a parameter of the function."""
-    return any(buffer.same_as(parameter) for parameter in sch.mod["main"].params)
-
-
 def hold_operands(sch: s_tir.Schedule, full: list[Any]) -> list[Any]:
     """Load each parameter with a value per row element into registers; return the loading blocks."""
     held = []

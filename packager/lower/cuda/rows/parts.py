@@ -7,10 +7,9 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.sym import Analyzer
-from tvm.tirx.buffer import is_buffer_var
 
 from packager.graph.identity import IdentitySet
-from packager.lower.blocks import extents, is_spatial, variables
+from packager.lower.blocks import extents, is_parameter, is_spatial, variables
 
 
 def loads_part(sch: s_tir.Schedule, block: Any) -> bool:
@@ -22,7 +21,7 @@ def loads_part(sch: s_tir.Schedule, block: Any) -> bool:
     if not is_spatial(sch, block) or not isinstance(body, tirx.BufferStore) or not isinstance(body.value, TensorLoad):
         return False
     source, indices, last = body.value.source, list(body.value.indices), iters[-1]
-    if not indices or not any(is_buffer_var(p) and source.same_as(p) for p in sch.mod["main"].params):
+    if not indices or not is_parameter(sch, source):
         return False
     sizes = (source.shape[-1], last.dom.extent)
     if not all(isinstance(extent, tirx.IntImm) for extent in sizes) or int(sizes[0]) <= int(sizes[1]):

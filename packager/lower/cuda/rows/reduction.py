@@ -19,6 +19,7 @@ from packager.lower.blocks import (
     blocks,
     extents,
     inline,
+    is_parameter,
     is_reduction,
     is_spatial,
     kinds,
@@ -27,7 +28,7 @@ from packager.lower.blocks import (
 )
 from packager.lower.cuda.rows.layout import Rows, lay_out_rows
 from packager.lower.cuda.rows.merge import merge_leading_axes, merge_rows
-from packager.lower.cuda.rows.operands import hold_operands, is_parameter, reads_row
+from packager.lower.cuda.rows.operands import hold_operands, reads_row
 from packager.lower.cuda.rows.parts import loads_part, loads_vector
 from packager.lower.cuda.rows.results import store_apart
 
@@ -66,7 +67,7 @@ def _schedule(sch: s_tir.Schedule) -> tirx.PrimFunc:
     parts: list[Any] = []
     found: list[Any] = []
     for block in blocks(sch):
-        (parts if loads_vector(sch, block, first) else found).append(block)
+        (parts if rows.steps and loads_vector(sch, block, first) else found).append(block)
     for block in found:
         _check(sch, block, first, rows)
     if not is_spatial(sch, found[-1]):

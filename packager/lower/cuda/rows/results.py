@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from tvm import s_tir
-from tvm.tirx.buffer import is_buffer_var
 
-from packager.lower.blocks import blocks
+from packager.lower.blocks import blocks, is_parameter
 
 
 def store_apart(sch: s_tir.Schedule) -> None:
     """Give each block that writes a parameter, which others read, a copy for these; another block stores it."""
-    parameters = [parameter for parameter in sch.mod["main"].params if is_buffer_var(parameter)]
     for block in blocks(sch):
         (region, *_) = sch.get(block).writes
         readers = list(sch.get_consumers(block))
-        if readers and any(region.source.same_as(parameter) for parameter in parameters):
+        if readers and is_parameter(sch, region.source):
             sch.cache_write(block, 0, "global", readers)
