@@ -71,13 +71,11 @@ def _of_few_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any]
 
 def _biased(flow: Dataflow, constants: IdentitySet, product: Any) -> Any:
     """Return what adds a constant vector to a product, and alone reads it; the product if nothing does."""
-    result = only_reader(flow, product)
-    call = flow.call(result, "add")
-    if result is None or call is None or flow.is_result(result) or str(result.ty.dtype) != str(product.ty.dtype):
-        return product
-    (vector, *others) = [term for term in call.args if not term.same_as(product)] or [None]
-    is_vector = vector in constants and shape_of(vector) == (shape_of(product) or ())[-1:]
-    return result if is_vector and not others else product
+    for chain in chains(flow, product):
+        adds = len(chain.variables) == 2 and chain.bias is not None and chain.bias in constants
+        if adds and not flow.is_result(chain.result) and chain.result.ty.ndim == product.ty.ndim:
+            return chain.result
+    return product
 
 
 def _of_many_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any]) -> list[IdentityMap[Any]]:
@@ -176,14 +174,19 @@ def as_slices(flow: Dataflow, products: Sequence[Any], results: Sequence[Any]) -
         value = flow.value(constant)
         return constant if value is None else bind(f"{constant.name}_t", map_operands(value, early))
 
-    def joined(constants: Sequence[Any], name: str) -> Any:
-        return bind(f"{products[0].name}_{name}", relax.op.concat([*map(early, constants)], axis=-1))
+    def flat(constant: Any) -> Any:
+        """Return a vector without the axes of one element that it may have in front."""
+        vector = early(constant)
+        return vector if vector.ty.ndim == 1 else bind(f"{constant.name}_v", relax.op.reshape(vector, (-1,)))
 
-    weights = joined([flow.value(product).args[1] for product in products], "weights")
+    def joined(constants: Sequence[Any], name: str) -> Any:
+        return bind(f"{products[0].name}_{name}", relax.op.concat(constants, axis=-1))
+
+    weights = joined([early(flow.value(product).args[1]) for product in products], "weights")
     whole = bind(f"{products[0].name}_merged", rebuild_call(first, first.args[0], weights))
     if not all(result.same_as(product) for result, product in zip(results, products, strict=True)):
         vectors = [_vector(flow, product, result) for product, result in zip(products, results, strict=True)]
-        whole = bind(f"{results[0].name}_merged", relax.op.add(whole, joined(vectors, "biases")))
+        whole = bind(f"{results[0].name}_merged", relax.op.add(whole, joined([*map(flat, vectors)], "biases")))
     axis, begin, found = len(whole.ty.shape.values) - 1, 0, []
     places = IdentityMap((variable, place) for place, variable in enumerate(flow.variables))
     earliest = min(results, key=lambda result: places[result])

@@ -132,6 +132,33 @@ def test_products_of_many_rows_keep_their_epilogues(make: Any) -> None:
     assert products(merge_products(module, 1)) == products(module)
 
 
+@pytest.mark.parametrize("rows", [4, 40])
+def test_biases_are_one_vector(rows: int) -> None:
+    """As modulations of diffusion transformers have them, of few rows; a bias may have axes of one element in front."""
+
+    def block(emit: Any, x: Any, *operands: Any) -> Any:
+        parts = [emit(R.matmul(x, matrix)) for matrix in operands[:3]]
+        biased = [emit(R.add(part, bias)) for part, bias in zip(parts, operands[3:], strict=False)]
+        first, second, third = (emit(R.negative(each)) for each in (*biased, parts[2]))
+        return emit(R.multiply(emit(R.multiply(first, second)), third))
+
+    module = function(inputs((1, rows, 32), *[(32, 16)] * 3, (16,), (1, 1, 16)), block)
+    merged = merge_products(module, 1)
+    counts = [operator_of(binding.value) for binding in bindings_of(merged["main"])]
+    assert (products(module), counts.count("matmul"), counts.count("add")) == (3, 1 if rows == 4 else 2, 1)
+    assert_same_results(merged, module, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_a_bias_that_adds_an_axis_stays(rows: int) -> None:
+    def block(emit: Any, x: Any, *operands: Any) -> Any:
+        parts = [emit(R.matmul(x, matrix)) for matrix in operands[:2]]
+        return emit(R.multiply(*(emit(R.add(part, operands[2])) for part in parts)))
+
+    module = function(inputs((rows, 32), *[(32, 16)] * 2, (1, 1, 16)), block)
+    assert_same_results(merge_products(module, 1), module, rtol=1e-4, atol=1e-4)
+
+
 def test_keys_without_a_bias_are_merged_in_place() -> None:
     """As DINOv3's: zeros are added to them, and queries and keys stay neighbors."""
 
