@@ -39,8 +39,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   }
   wait_for_earlier();
   const int rows = p.rows - row_tile * kSplitRows < kSplitRows ? p.rows - row_tile * kSplitRows : kSplitRows;
-  int keys = p.keys;
-  if (p.lengths != nullptr) keys = p.lengths[batch] < keys ? (p.lengths[batch] < 0 ? 0 : p.lengths[batch]) : keys;
+  const int keys = split_keys(p, batch);
 
   const SplitRow mine[2] = {split_row_of(p, row_tile * kSplitRows + g, shared_head, batch),
                             split_row_of(p, row_tile * kSplitRows + g + 8, shared_head, batch)};
@@ -152,12 +151,8 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
 #pragma unroll
         for (int n = 0; n < 4; n++) {
           const int key = step * kStep + 8 * j + 2 * t + n % 2, i = n / 2;
-          float score = scores[j][n] * p.scale;
-          if (p.softcap > 0.0f) score = p.softcap * tanhf(score / p.softcap);
-          if (p.bias != nullptr) score += n % 2 ? high_of<Type>(bias[j][i]) : low_of<Type>(bias[j][i]);
-          if (key >= keys || (p.causal && key > mine[i].query)) score = -INFINITY;
-          scores[j][n] = score;
-          top[i] = fmaxf(top[i], score);
+          scores[j][n] = split_score<Type>(p, mine[i], scores[j][n], bias[j][i], key, keys);
+          top[i] = fmaxf(top[i], scores[j][n]);
         }
       }
       float factor[2], base[2];
@@ -199,16 +194,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
           uint4 x[4];
 #pragma unroll
           for (int n = 0; n < 4; n++) x[n] = from[((i * kSpans + c) * 4 + n) * 32];
-          auto add = [&](int j, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3) {
-            const uint32_t(&left)[2] = a[2 * i], (&right)[2] = a[2 * i + 1];
-            mma<Type>(acc[c][2 * j], left[0], left[1], right[0], right[1], low_halves(v0, v1), low_halves(v2, v3));
-            mma<Type>(acc[c][2 * j + 1], left[0], left[1], right[0], right[1], high_halves(v0, v1),
-                      high_halves(v2, v3));
-          };
-          add(0, x[0].x, x[1].x, x[2].x, x[3].x);
-          add(1, x[0].y, x[1].y, x[2].y, x[3].y);
-          add(2, x[0].z, x[1].z, x[2].z, x[3].z);
-          add(3, x[0].w, x[1].w, x[2].w, x[3].w);
+          split_add_values<Type>(acc[c], a[2 * i], a[2 * i + 1], x);
         }
       }
     }

@@ -63,6 +63,37 @@ __device__ inline uint32_t split_bias(const SplitParams &p, const SplitRow &row,
   return from[0] | uint32_t(key + 1 < keys ? from[1] : none) << 16;
 }
 
+/* The keys that a batch has. */
+__device__ inline int split_keys(const SplitParams &p, int batch) {
+  if (p.lengths == nullptr || p.lengths[batch] >= p.keys) return p.keys;
+  return p.lengths[batch] < 0 ? 0 : p.lengths[batch];
+}
+
+/* The score of a product of a row with `key`, whose bias is one of the pair: the high one of an odd key. */
+template <class Type>
+__device__ inline float split_score(const SplitParams &p, const SplitRow &row, float product, uint32_t pair, int key,
+                                    int keys) {
+  float score = product * p.scale;
+  if (p.softcap > 0.0f) score = p.softcap * tanhf(score / p.softcap);
+  if (p.bias != nullptr) score += key % 2 ? high_of<Type>(pair) : low_of<Type>(pair);
+  return key >= keys || (p.causal && key > row.query) ? -INFINITY : score;
+}
+
+/* Adds the values of 16 keys to 64 dims of a result, the tile of 8 dims j at acc[j]: `left` and `right` are weights of 8
+ * keys each, `values` eight dims of the keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. */
+template <class Type>
+__device__ inline void split_add_values(float (&acc)[8][4], const uint32_t (&left)[2], const uint32_t (&right)[2],
+                                        const uint4 (&values)[4]) {
+  auto add = [&](int j, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3) {
+    mma<Type>(acc[2 * j], left[0], left[1], right[0], right[1], low_halves(v0, v1), low_halves(v2, v3));
+    mma<Type>(acc[2 * j + 1], left[0], left[1], right[0], right[1], high_halves(v0, v1), high_halves(v2, v3));
+  };
+  add(0, values[0].x, values[1].x, values[2].x, values[3].x);
+  add(1, values[0].y, values[1].y, values[2].y, values[3].y);
+  add(2, values[0].z, values[1].z, values[2].z, values[3].z);
+  add(3, values[0].w, values[1].w, values[2].w, values[3].w);
+}
+
 template <class Type>
 __device__ inline bool is_masked(uint32_t pair) {
   const uint32_t none = Type::kIsHalf ? 0xfc00fc00 : 0xff80ff80;
