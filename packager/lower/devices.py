@@ -41,7 +41,7 @@ from packager.lower.cuda.fusion.half_casts import read_half_means
 from packager.lower.cuda.fusion.shared_rows import share_rows
 from packager.lower.cuda.fusion.slices import fuse_slices
 from packager.lower.cuda.fusion.updates import fuse_updates
-from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.legalize.accumulate import (
@@ -134,9 +134,8 @@ TIDY = [
     _R.DeadCodeElimination(),  # of the tuples whose fields were folded
 ]
 
-# Whether a schedule lowers does not depend on the CPU level or the GPU architecture.
+# Whether a schedule lowers does not depend on the CPU level.
 TRIAL_CPU = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
-TRIAL_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +47,21 @@ def test_committed_model_is_small_and_as_documented() -> None:
     assert {"Conv", "BatchNormalization", "MaxPool", "Gemm"} <= {node.op_type for node in model.graph.node}
 
 
+@pytest.fixture
+def torch_settings() -> Iterator[None]:
+    """Undo what a sample sets for its process: other tests of the worker use torch, too."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("torch_settings")
 def test_training_again_gives_the_same_graph_and_accuracy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx = pytest.importorskip("onnx")
-    pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     monkeypatch.setattr(sys, "argv", ["train.py", "--output", str(tmp_path)])
     assert import_sample("digits/train.py").main() == 0

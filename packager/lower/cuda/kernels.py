@@ -33,6 +33,8 @@ from packager.lower.kernels import take_pointers
 AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 DEVICE_KERNEL_LAUNCH = 2  # tvm::CallingConv
 DYNAMIC = "shared.dyn"
+# Whether a schedule lowers does not depend on the GPU architecture.
+TRIAL_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from tvm import te, tirx
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.cuda.compound_extents import name_extents
-from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
-from packager.lower.devices import DEVICES, TRIAL_GPU
+from packager.lower.devices import DEVICES
 from packager.lower.kernels import make_group
 from packager.lower.lowering import _make_kernels
 from tests.unit.lower.algorithms.test_cuda_algorithms import legalized

@@ -24,7 +24,7 @@ from packager.graph.rewrite import with_bindings, with_main
 from packager.ir.model import CallSource
 from packager.ir.primitives import Kernel
 from packager.lower.blocks import blocks, is_aligned, is_reduction, is_spatial, loads, schedule_of
-from packager.lower.cuda.kernels import lower_cuda_kernels
+from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.widen_float16 import widen
 from packager.lower.kernels import make_group
@@ -35,7 +35,6 @@ MAX_OPERANDS, MAX_LENGTH = 5, 8192
 REACH = 16
 MAX_NAME, _PREFIX = 200, "fused_"
 _Sourced: TypeAlias = tuple[Any, CallSource]
-TRIAL = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 
 
 def share_rows(module: tvm.IRModule, sources: Sequence[CallSource]) -> tuple[tvm.IRModule, list[CallSource]]:
@@ -153,9 +152,9 @@ class _Merger:
         """Return the function of both calls, in the module; None if it has no schedule of rows in registers."""
         function = _fused(self.module, made, reduced, operands, apart=apart)
         try:
-            with TRIAL:
+            with TRIAL_GPU:
                 group = make_group("rows", schedule_row_reduction(widen(function)), "cuda")
-            lower_cuda_kernels([each for each in group.functions if isinstance(each, Kernel)], TRIAL)
+            lower_cuda_kernels([each for each in group.functions if isinstance(each, Kernel)], TRIAL_GPU)
         except (ScheduleError, tvm.error.InternalError, BackendError):
             return None
         first, second = (str(each.value.args[0].name_hint) for each in (made, reduced))
