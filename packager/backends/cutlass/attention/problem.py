@@ -30,7 +30,8 @@ from packager.ir.primitives import Packing, Parameter
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-WARPED_ROWS, MOST_WARPED_ROWS, LEAST_WARPED_HEADS = 32, 64, 512
+# Rows and keys that warps always have at once, rows and dims of heads that they have where there are so many heads.
+FEW_WARPED, MOST_WARPED_ROWS, NARROW_DEPTH, MANY_HEADS = 32, 64, 32, 512
 MOST_SPLIT_QUERIES, LEAST_SPLIT_KEYS = 16, 256
 # Tiles of heads of keys and 16 rows up to which clusters of eight merge faster than all do through memory.
 MOST_CLUSTERED = 4
@@ -96,11 +97,11 @@ def _is_short(attention: Attention) -> bool:
     if not isinstance(attention.queries, int) or not isinstance(attention.keys, int):
         return False
     rows, groups = attention.k.group * attention.queries, attention.heads // attention.k.group
-    if rows <= WARPED_ROWS and attention.keys <= WARPED_ROWS:
+    if rows <= FEW_WARPED and attention.keys <= FEW_WARPED:
         return True
     heads = groups * (attention.batch if isinstance(attention.batch, int) else 8)
-    narrow = max(attention.depth, attention.value_depth) <= WARPED_ROWS
-    return heads >= LEAST_WARPED_HEADS and rows <= (MOST_WARPED_ROWS if narrow else WARPED_ROWS)
+    narrow = max(attention.depth, attention.value_depth) <= NARROW_DEPTH
+    return heads >= MANY_HEADS and rows <= (MOST_WARPED_ROWS if narrow else FEW_WARPED)
 
 
 def _has_few_rows(attention: Attention) -> bool:
