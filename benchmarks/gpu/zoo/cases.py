@@ -14,9 +14,14 @@ from benchmarks.harness.gpu import matches
 from benchmarks.zoo.entry import Entry
 from benchmarks.zoo.held_out import HELD_OUT
 from benchmarks.zoo.models import SEED, ZOO, instance
+from benchmarks.zoo.unseen.attentions import ATTENTIONS
+from benchmarks.zoo.unseen.blocks import BLOCKS
+from benchmarks.zoo.unseen.convolutions import CONVOLUTIONS
+from benchmarks.zoo.unseen.sequences import SEQUENCES
 from benchmarks.zoo.unseen.transformers_models import TRANSFORMERS
 
-ENTRIES: dict[str, Entry] = ZOO | HELD_OUT | {entry.name: entry for entry in (*TRANSFORMERS, *GPU_ENTRIES)}
+WIDE = (*TRANSFORMERS, *ATTENTIONS, *BLOCKS, *CONVOLUTIONS, *SEQUENCES, *GPU_ENTRIES)  # too wide for what measures CPUs
+ENTRIES: dict[str, Entry] = ZOO | HELD_OUT | {entry.name: entry for entry in WIDE}
 BATCHES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("resnext50", "regnety_400mf", "mobilenet_v2", "efficientnet_b0", "convnext_tiny"), (1, 16)),
     **dict.fromkeys(("densenet", "vit_b16", "swin_tiny", "mixer_s16", "segformer_b0", "yolo_n"), (1, 16)),

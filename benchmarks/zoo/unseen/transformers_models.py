@@ -17,6 +17,7 @@ LATENT = VOCABULARY | {"hidden_size": 1024, "num_attention_heads": 16, "intermed
 DECODER = LATENT | {"num_hidden_layers": 4, "num_key_value_heads": 4}
 GPT = VOCABULARY | {"n_embd": 1024, "n_layer": 4, "n_head": 16}
 BLOOM = VOCABULARY | {"hidden_size": 1024, "n_layer": 4, "n_head": 16}
+EXPERTS = DECODER | {"num_hidden_layers": 2}
 WIDE_HEADS = {"num_attention_heads": 4, "head_dim": 256, "sliding_window": 128}
 SECOND = 16000
 
@@ -97,6 +98,9 @@ TRANSFORMERS = [
     _decoder("deepseek", "DeepseekV3Model",
              LATENT | {"num_hidden_layers": 2, "first_k_dense_replace": 2, "n_routed_experts": 8, "kv_lora_rank": 128,
                        "q_lora_rank": 256, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 64}),
+    _decoder("mixtral", "MixtralModel", EXPERTS | {"num_local_experts": 8, "num_experts_per_tok": 2}),
+    _decoder("qwen3_moe", "Qwen3MoeModel",
+             EXPERTS | {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "head_dim": 64}),
     _decoder("mamba2_blocks", "Mamba2Model",
              VOCABULARY | {"hidden_size": 512, "num_hidden_layers": 2, "head_dim": 64, "num_heads": 16, "n_groups": 1,
                            "state_size": 64}, 256),
