@@ -13,6 +13,7 @@ from tvm.tirx import stmt as st
 from packager.bundle.manifest import Dim
 from packager.graph import block_weights, recurrent, symbolic, tree_ensemble
 from packager.graph.dataflow import bindings_of
+from packager.graph.products import grouped
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Cost, Kernel
 from packager.ir.shapes import Extent
@@ -71,6 +72,8 @@ def _multiplications(call: Any, names: Mapping[Any, Extent], dims: Mapping[str, 
     name = getattr(call.op, "name", "")
     if name in ("relax.matmul", block_weights.MATMUL):
         return 2 * symbolic.maximum(call.args[0].ty.shape.values[-1], names, dims)
+    if name == grouped.NAME:
+        return 2 * int(call.args[1].ty.shape.values[1])
     if name == recurrent.NAME:  # with the rows of all gates of a direction
         return 2 * int(call.args[1].ty.shape.values[1])
     if name.startswith("relax.nn.conv") and not name.endswith("transpose"):

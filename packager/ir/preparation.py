@@ -16,6 +16,7 @@ class Preparation:
     in half precision.
     ``block_products``: products with weights that are quantized in blocks get these packed; on the GPU those of
     half precision that may have few rows, or with ``every_block_product`` of any number.
+    ``grouped_products``: products of rows with the matrices of their groups stay one operator if these are constants.
     ``im2col``: on the GPU convolutions with few input channels are lowered to im2col + matmul.
     ``normalizations``: on the CPU layer, group, instance and RMS norms are ``packager.normalize``, however written.
     ``padded_rows``: or to convolutions of a padded image, of which kernels for sm_90a read windows row by row.
@@ -34,6 +35,7 @@ class Preparation:
     float8_halves: bool = False
     block_products: bool = False
     every_block_product: bool = False
+    grouped_products: bool = False
     im2col: bool = False
     padded_rows: bool = False
     volume_views: bool = False

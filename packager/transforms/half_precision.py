@@ -23,6 +23,7 @@ from packager.bundle.dtypes import PRECISIONS
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.normalize import NAME as NORMALIZE
+from packager.graph.products.grouped import NAME as GROUPED
 from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.rewrite import PRODUCTS, apply, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
@@ -95,6 +96,8 @@ class _Converter:
         elif operator in PRODUCTS and _is_full(binding.var):
             operands = [self._in_half(argument) for argument in value.args]
             self.half[variable] = self.builder.emit(rebuild_call(value, *operands, out_dtype=None), name)
+        elif operator == GROUPED and _is_full(binding.var):
+            self.half[variable] = self.builder.emit(map_operands(value, self._in_half), name)
         elif halved and operator == "relax.add" and (mask := self._mask(binding)) is not None:
             operands = [self._rounded(a) if a.same_as(mask) else self._in_half(a) for a in value.args]
             self.half[variable] = self.builder.emit(relax.op.add(*operands), name)

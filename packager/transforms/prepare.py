@@ -16,6 +16,7 @@ from packager.transforms.layout.planar import convolve_lines_as_images
 from packager.transforms.layout.softmax_last import to_last_axis
 from packager.transforms.layout.transposed_conv import lower_transposed_convolutions
 from packager.transforms.layout.volumes import find_volumes
+from packager.transforms.products.grouped_products import decompose_grouped
 from packager.transforms.products.merge_branches import merge_branches
 from packager.transforms.quantize.block_products import keep_block_weights
 from packager.transforms.quantize.float8 import convert_float8_matmuls
@@ -57,6 +58,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     module, constants = fold_inline(apply(SIMPLIFY, module)), model.constants()
     # The kernels of ``cutlass`` pad each side as they are told, TVM's for a GPU are faster after a padding.
     symmetric = device == "cuda" and not wanted.planar_convolutions
+    module = decompose_grouped(module, num_inputs, kept=device == "cuda" and wanted.grouped_products)
     module = merge_pads(apply(TIDY, drop_no_ops(module)), symmetric=symmetric)
     if wanted.integer_matmuls:
         data = "uint8" if device == "cpu" else "int8" if wanted.signed_data else None

@@ -56,6 +56,7 @@ class CutlassBackend:
         return Preparation(
             integer_matmuls=True,
             block_products=target.options.packed_weights > 0 and "dense" in target.options.operators,
+            grouped_products="dense" in target.options.operators,
             every_block_product=target.options.packed_weights > 1,
             float8_matmuls=set(target.options.arch) == {SM90A},
             im2col={"dense", "conv2d"} <= set(target.options.operators),

@@ -22,6 +22,7 @@ from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm
 from packager.backends.cutlass.gemm.gated import GatedProblem, add_gated
+from packager.backends.cutlass.gemm.grouped import GroupedProblem, add_grouped
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
 from packager.backends.cutlass.recurrent.problem import RecurrentProblem, add_recurrent
@@ -95,6 +96,8 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
             add_gated(problem, arguments, group, options, most)
         case BlockProblem() as problem:
             add_block_gemm(problem, arguments, group, options, most(problem.rows))
+        case GroupedProblem() as problem:
+            add_grouped(problem, arguments, group, options, most)
         case ConvProblem() as problem:
             add_convolution(problem, arguments, group, options, most)
         case QuantizedProblem() as problem:

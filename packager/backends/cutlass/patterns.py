@@ -12,6 +12,7 @@ from packager.backends.cutlass.conv.problem import read_convolution
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import read_block_gemm
 from packager.backends.cutlass.gemm.gated import read_gated
+from packager.backends.cutlass.gemm.grouped import find_grouped
 from packager.backends.cutlass.gemm.problem import read_gemm
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.backends.cutlass.recurrent.problem import find_recurrent
@@ -19,6 +20,7 @@ from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.products.epilogues import chains
 from packager.graph.products.gated import gated_products
+from packager.graph.products.grouped import NAME as GROUPED
 from packager.graph.products.quantized import quantized_chains
 from packager.graph.recurrent import NAME as RECURRENT
 
@@ -54,6 +56,10 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             if (problem := read_block_gemm(flow, chain, options)) is not None:
                 yield Found(chain.variables, problem)
 
+    def grouped(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+        for problem in find_grouped(flow, anchor, options):
+            yield Found((anchor,), problem)
+
     def recurrent(flow: Dataflow, anchor: Any) -> Iterator[Found]:
         for problem in find_recurrent(flow, anchor, options):
             yield Found((anchor,), problem)
@@ -63,6 +69,7 @@ def make_searches(options: CutlassOptions) -> list[Search]:
         ("attention", Search("cutlass.attention", "nn.softmax", attention, anchor=True)),
         ("dense", Search("cutlass.dense", "matmul", product, anchor=True)),
         ("dense", Search("cutlass.block_matmul", blocks, block_product, anchor=True)),
+        ("dense", Search("cutlass.grouped_matmul", GROUPED.removeprefix("relax."), grouped, anchor=True)),
         ("conv2d", Search("cutlass.conv2d", "nn.conv2d", product, anchor=True)),
         ("recurrent", Search("cutlass.recurrent", RECURRENT.removeprefix("relax."), recurrent, anchor=True)),
         ("conv2d", Search("cutlass.conv3d", "nn.conv3d", volume, anchor=True)),

@@ -21,6 +21,7 @@ from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_weights import BlockRowsGemm, DequantizeBlocks
 from packager.backends.cutlass.gemm.few_rows import FewRowsGemm
+from packager.backends.cutlass.gemm.grouped import GroupedGemm
 from packager.backends.cutlass.gemm.kernels import GemmConfig
 from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.kernels import QuantizedConfig
@@ -33,7 +34,7 @@ GROUPS = ("hopper", "besides", "plain")
 _TYPES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
-        *(GemmConfig, FewRowsGemm, BlockRowsGemm, DequantizeBlocks, ConvConfig, QuantizedConfig),
+        *(GemmConfig, FewRowsGemm, GroupedGemm, BlockRowsGemm, DequantizeBlocks, ConvConfig, QuantizedConfig),
         *(Sm80Attention, Sm90Attention, SplitAttention, WarpAttention, Sm80Tile, Sm90Tile),
     )
 }

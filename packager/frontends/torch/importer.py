@@ -23,6 +23,7 @@ from packager.frontends.torch.inputs import Inputs, read_inputs
 from packager.frontends.torch.ops.convolution import CONVOLUTIONS
 from packager.frontends.torch.ops.elementwise import OPERATORS
 from packager.frontends.torch.ops.embedding_bag import EMBEDDING_BAGS
+from packager.frontends.torch.ops.grouped import GROUPED
 from packager.frontends.torch.ops.images import IMAGES
 from packager.frontends.torch.ops.indexing import INDEXING
 from packager.frontends.torch.ops.moves import MOVES
@@ -57,6 +58,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **EMBEDDING_BAGS,
     **IMAGES,
     **RECURRENT,
+    **GROUPED,
     **QUANTIZATION,
 }
 

@@ -70,7 +70,7 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
 
 def _read(path: Path, torch: Any) -> Any:
     from packager.frontends.torch.containers import unknown_containers
-    from packager.frontends.torch.decompositions.grouped import known_operators
+    from packager.frontends.torch.ops.grouped import known_operators
     from packager.frontends.torch.ops.program import decompose
 
     try:

@@ -13,7 +13,7 @@ from tests.one_cpu import targets_here
 
 torch = pytest.importorskip("torch")
 
-from packager.frontends.torch.decompositions.grouped import known_operators  # noqa: E402  (it needs torch)
+from packager.frontends.torch.ops.grouped import known_operators  # noqa: E402  (it needs torch)
 
 pytestmark = pytest.mark.slow
 

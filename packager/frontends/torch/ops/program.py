@@ -12,7 +12,6 @@ from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
 from packager.errors import UnsupportedOperatorsError
 from packager.frontends.torch.constant_sizes import is_size_of_data, masks_of_buffers
-from packager.frontends.torch.decompositions.grouped import grouped_products
 from packager.frontends.torch.decompositions.table import DECOMPOSITIONS
 
 _ATEN = torch.ops.aten
@@ -48,7 +47,7 @@ def decompose(program: Any) -> Any:
     _drop_ranges_of_expressions(program)
     program.example_inputs = None  # torch would check them, and their containers may have types that are not there
     table = torch.export.default_decompositions()
-    table.update({**DECOMPOSITIONS, **grouped_products()})
+    table.update(DECOMPOSITIONS)
     for operator in (*KEPT, *_kept_recurrent(program), *_kept_resizing(program)):
         table.pop(operator, None)
     with warnings.catch_warnings():

@@ -136,3 +136,19 @@ inline uint32_t atomicAdd(uint32_t *at, uint32_t value) {
   *at += value;
   return before;
 }
+inline int __shfl_sync(uint32_t, int x, int from) {
+  return simt::exchange({uint32_t(x)}, [&](const uint32_t (&words)[32][6]) { return int(words[from][0]); });
+}
+inline int __shfl_up_sync(uint32_t, int x, int by) {
+  return simt::exchange({uint32_t(x)}, [&](const uint32_t (&words)[32][6]) {
+    return int(words[simt::lane() < by ? simt::lane() : simt::lane() - by][0]);
+  });
+}
+inline uint32_t __ballot_sync(uint32_t, bool x) {
+  return simt::exchange({uint32_t(x)}, [](const uint32_t (&words)[32][6]) {
+    uint32_t lanes = 0;
+    for (int lane = 0; lane < 32; lane++) lanes |= words[lane][0] << lane;
+    return lanes;
+  });
+}
+inline int __ffs(int x) { return __builtin_ffs(x); }
