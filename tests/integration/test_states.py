@@ -144,6 +144,23 @@ def test_scatter_nd_is_in_place(tmp_path: Path) -> None:
         assert copies_of(tmp_path) == []
 
 
+@pytest.mark.parametrize("update", ["elements", "nd"])
+def test_scatters_on_gpus_are_in_place(update: str, tmp_path: Path) -> None:
+    """There it is two kernels, the first of which copies all of the state."""
+    model = (
+        decode("elements")
+        if update == "elements"
+        else graph(
+            """rows (float[1,8] k, int64[1,1] at, float[16,8] keys) => (float[16,8] y, float[16,8] keys_out) {
+              keys_out = ScatterND(keys, at, k)  y = Add(keys_out, keys_out) }"""
+        )
+    )
+    build(model, tmp_path, {"keys": "keys_out"}, targets=("cuda -arch=sm_80",))
+    assert copies_of(tmp_path) == []
+    called = [step["symbol"] for step in plan_of(tmp_path)["steps"] if "scatter" in step.get("symbol", "")]
+    assert len(called) == 1
+
+
 @pytest.mark.slow
 def test_updates_one_after_the_other(tmp_path: Path) -> None:
     """All layers in one cache: each layer's update is in place of the one before."""

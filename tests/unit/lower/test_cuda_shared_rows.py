@@ -226,3 +226,12 @@ def test_others_stay_apart(make: Any, shapes: list[tuple[int, int]]) -> None:
     module, sources = joined(make, *((shape, "float16") for shape in shapes))
     assert kernels(module) > 1
     assert all(len(source.ops) == 1 for source in sources)
+
+
+def test_a_scatter_is_no_row_that_others_share() -> None:
+    def make(emit: Any, data: Any, indices: Any, updates: Any) -> Any:
+        written = emit(R.scatter_nd(data, indices, updates, "update"))
+        return emit(R.add(written, written))
+
+    module, _ = joined(make, ((64, 128), "float16"), ((1, 1), "int64"), ((1, 128), "float16"))
+    assert kernels(module) == 2

@@ -684,14 +684,17 @@ def test_a_scatter_is_spread_over_threads(make: Callable[..., Any], inputs: list
     scheduled = schedule_cuda(primfunc, TARGET)
     source, _ = lower(scheduled)
     kernel = source[source.rindex("__global__") :]
-    assert "__syncthreads" in kernel, "updates come after the copy"
+    assert "__syncthreads" in kernel or "pkf_f_1" in source, "updates come after the copy"
     assert "threadIdx.x) < 1)" not in kernel, "no thread does it all"
-    (function,) = make_group("f", scheduled, "cuda").functions
+    function, *others = make_group("f", scheduled, "cuda").functions
     assert isinstance(function, Kernel)
     changed = in_place(function, 0, len(function.parameters) - 1)
     assert changed is not None
-    assert changed.kernel is not None
-    assert len(changed.kernel.parameters) == len(function.parameters) - 1
+    if others:
+        assert changed.kernel is None, "what copies is dropped"
+    else:
+        assert changed.kernel is not None
+        assert len(changed.kernel.parameters) == len(function.parameters) - 1
 
 
 @pytest.mark.parametrize(

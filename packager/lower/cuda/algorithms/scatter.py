@@ -1,8 +1,9 @@
-"""Lower scatters that reduce for GPUs: a thread for each element of the result, or for several, reads all indices.
+"""Lower scatters for GPUs. Of those that reduce a thread for each element of the result, or for several, reads all
+indices; of those that replace elements there is one for each update.
 
 An element gets its updates in the order of the indices, whichever threads there are: results are always the same, as
 they are on CPUs, and without atomic operations. Threads side by side read the same index, or indices side by side. Many
-indices are sorted first: see sorted_scatter.
+indices are sorted first: see sorted_scatter. What replaces an element twice is undefined in ONNX and torch: any does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code ca
 
 from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import extents_of, same
-from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local, simplified
+from packager.lower.cuda.algorithms.nests import Extents, Nests, cast, emit, int64, keep, local, simplified
 from packager.lower.legalize.accumulate import FULL
 from packager.lower.legalize.scatter import REDUCTIONS, inside
 
@@ -27,10 +28,15 @@ _Place = Callable[[Any, Any, Any, Any], Any]
 
 
 def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``scatter_elements``; one that replaces elements as TVM does, since it may be in place."""
+    """Legalize ``scatter_elements``."""
+    axis = int(call.attrs.axis) % len(extents_of(call.args[0]) or ())
+
+    def place(indices: Any, at: tuple[Any, ...], extents: Extents) -> tuple[Any, ...]:
+        return (*at[:axis], keep(inside(keep(indices[at]), extents[axis])), *at[axis + 1 :])
+
     if str(call.attrs.reduction) == "update":
-        return _as_tvm(builder, call)
-    return _along_axis(builder, call, int(call.attrs.axis), str(call.attrs.reduction))
+        return _replaced(builder, call, place)
+    return _along_axis(builder, call, axis, str(call.attrs.reduction))
 
 
 def scatter_slices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -57,13 +63,21 @@ def _along_axis(builder: relax.BlockBuilder, call: relax.Call, axis: int, reduct
 
 
 def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``scatter_nd``; also as TVM does where the extents that indices are of are no constants."""
+    """Legalize ``scatter_nd``; one that reduces as TVM does where the extents that indices are of are no constants."""
     data, indices, updates = call.args
     shape, counts = list(extents_of(data) or ()), list(extents_of(indices) or ())
     depth = counts[-1]
+
+    def tuple_of(found: Any, at: tuple[Any, ...], extents: Extents) -> tuple[Any, ...]:
+        before = at[: len(counts) - 1]
+        own = (keep(inside(keep(found[(*before, number)]), extents[number])) for number in range(int(depth)))
+        return (*own, *at[len(before) :])
+
+    if str(call.attrs.reduction) == "update":
+        return _replaced(builder, call, tuple_of)
     own = [int(extent) if isinstance(extent, tirx.IntImm) else 0 for extent in shape[: int(depth)]]
-    if not all(own) or str(call.attrs.reduction) == "update":
-        return _as_tvm(builder, call)
+    if not all(own):
+        return call.op.get_attr("FLegalize")(builder, call)
     operands = [
         _reshaped(builder, data, [], shape[: len(own)], shape[len(own) :]),
         _reshaped(builder, indices, [], counts[:-1], [depth]),
@@ -79,8 +93,19 @@ def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return _scattered(builder, call, operands, place, str(call.attrs.reduction))
 
 
-def _as_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return call.op.get_attr("FLegalize")(builder, call)
+def _replaced(
+    builder: relax.BlockBuilder, call: relax.Call, place: Callable[[Any, tuple[Any, ...], Extents], tuple[Any, ...]]
+) -> relax.Expr:
+    """Emit a copy of the data, which is dropped where this is in place, and what replaces its elements.
+
+    ``place`` returns where an update goes, from the indices, its own and the extents of the data.
+    """
+    nests = Nests([operand.ty for operand in call.args], [call.ty])
+    (data, indices, updates), (into,) = nests.inputs, nests.outputs
+    nests.copies("copy", nests.extents[0], data, into)
+    with nests.grid("replace", *nests.extents[2]) as at:
+        into[place(indices, at, nests.extents[0])] = updates[at]
+    return emit(builder, call.op.name.rpartition(".")[2], nests.primfunc(), [*call.args], [call.ty])[0]
 
 
 def _reshaped(builder: relax.BlockBuilder, tensor: Any, *parts: list[Any]) -> Any:

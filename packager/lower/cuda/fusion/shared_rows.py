@@ -205,5 +205,8 @@ def _is_rows(variable: Any) -> bool:
 
 def _reads_in_order(sch: Any, block: Any) -> bool:
     """Whether neighbors along the last axis of a block are neighbors in what it reads, or the same element."""
-    in_order = all(is_aligned(sch, block, load, 1) for load in loads(sch.get(block).body))
-    return in_order and (is_spatial(sch, block) or is_reduction(sch, block))
+    if not is_spatial(sch, block) and not is_reduction(sch, block):
+        return False
+    return bool(sch.get(block).iter_vars) and all(
+        is_aligned(sch, block, load, 1) for load in loads(sch.get(block).body)
+    )
