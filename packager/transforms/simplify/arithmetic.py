@@ -9,6 +9,7 @@ become products, and the power 0.75, as in local response normalization, square 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ def simplify_arithmetic(module: tvm.IRModule, num_inputs: int, *, of_matmuls: bo
     """Rewrite float32 chains of ``main`` that become shorter, and such powers; ``of_matmuls``, too.
 
     Weights that are scaled by very little lose bits in half precision. It is either a number that is not small, or
-    what is scaled is added to something, which loses them anyway.
+    what is scaled is added to something, which loses them anyway: the shift of a batch norm, or a residual.
     """
     rewriter = _Simplifier(module, module["main"], num_inputs, of_matmuls)
     if not rewriter.chains and not rewriter.powers:
@@ -130,7 +131,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             and self.flow.is_read_once(source)
             and self._is_constant(made.args[1])
             and self._has_columns(made)
-            and (operator_of(made) != "matmul" or self._is_added(variable) or all(map(_is_moderate, found)))
+            and (operator_of(made) != "matmul" or self._is_added(variable) or _keeps_bits(found))
             and _is_float(made.args[1])
             and all(_is_per_channel(link.constant, made) for link in found)
         )
@@ -203,8 +204,12 @@ def _is_float(value: Any) -> bool:
     return isinstance(value.ty, relax.TensorType) and str(value.ty.dtype) == "float32"
 
 
+def _keeps_bits(links: Sequence[_Link]) -> bool:
+    """Whether a chain ends with a shift, or scales by numbers alone, which cost half precision no bits."""
+    return links[-1].operator in ("add", "subtract") or all(map(_is_moderate, links))
+
+
 def _is_moderate(link: _Link) -> bool:
-    """Whether a link adds, or scales by a number that costs half precision no bits."""
     number = scalar_of(link.constant)
     return link.operator in ("add", "subtract") or (number is not None and 2**-6 <= abs(number) <= 2**6)
 

@@ -124,6 +124,18 @@ def test_a_matmul_takes_what_costs_its_weights_no_bits(form: str) -> None:
     check(module, ["matmul", "add", operators(module)[2], *wanted[-1:]])
 
 
+@pytest.mark.parametrize("shape", ["(6,)", "(1, 6)"])
+def test_a_matmul_takes_the_scale_of_a_batch_norm(shape: str) -> None:
+    """What is lost of a small scale is lost when the shift is added, too."""
+    vectors = ", ".join(f'{name}: R.Tensor({shape}, "float32")' for name in "abcd")
+    parameters = f'x: R.Tensor((5, 6), "float32"), w: R.Tensor((6, 6), "float32"), {vectors}'
+    lines = ["m = R.matmul(x, w)", "t = R.subtract(m, a)", "u = R.divide(t, b)", "v = R.multiply(c, u)"]
+    lines += ["y = R.add(v, d)", "z = R.nn.relu(y)"]
+    module = make(parameters, *lines, result="z")
+    check(module, ["matmul", "add", "nn.relu"], of_matmuls=True)
+    check(module, ["matmul", "multiply", "add", "nn.relu"])
+
+
 def test_a_convolution_that_is_read_elsewhere_keeps_its_weights() -> None:
     parameters = f'{IMAGE}, w: R.Tensor((6, 6, 1, 1), "float32"), {CHANNELS}'
     lines = ["t = R.nn.conv2d(x, w)", "u = R.multiply(t, a)", "v = R.multiply(u, b)", "y = R.add(t, v)"]
