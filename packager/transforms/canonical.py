@@ -26,6 +26,7 @@ from packager.transforms.products.linear_forms import compose_products
 from packager.transforms.products.merge_products import merge_products
 from packager.transforms.products.modulated_convs import unmodulate_convs
 from packager.transforms.products.residual_sums import add_residuals_first
+from packager.transforms.products.scaled_rows import scale_matrices
 from packager.transforms.products.shared_matrices import multiply_rows_of_images
 from packager.transforms.products.small_products import sum_small_products
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
@@ -50,6 +51,8 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = slice_splits(apply(_TIDY, drop_no_ops(module)))
     module = apply(_TIDY, flatten_concats(simplify_gathers(module)))
     module = compose_products(module, len(model.signature.inputs))
+    module = simplify_arithmetic(module, len(model.signature.inputs), of_matmuls=True)
+    module = scale_matrices(module, len(model.signature.inputs))
     module = simplify_arithmetic(module, len(model.signature.inputs), of_matmuls=True)
     module = apply(_TIDY, unmodulate_convs(module, len(model.signature.inputs)))
     module = apply(_TIDY, raise_norms(module, len(model.signature.inputs), of_vectors=True))
