@@ -25,6 +25,7 @@ from packager.backends.cutlass.gemm.grouped import GroupedGemm
 from packager.backends.cutlass.gemm.kernels import GemmConfig
 from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile
 from packager.backends.cutlass.quantized.kernels import QuantizedConfig
+from packager.backends.cutlass.recurrent.kernels import RecurrentKernel
 from packager.bundle.dtypes import HALVES
 from packager.codegen.cuda_toolkit import find_cuda_toolkit
 from packager.errors import UsageError, valid_names
@@ -35,7 +36,7 @@ _TYPES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
         *(GemmConfig, FewRowsGemm, GroupedGemm, BlockRowsGemm, DequantizeBlocks, ConvConfig, QuantizedConfig),
-        *(Sm80Attention, Sm90Attention, SplitAttention, WarpAttention, Sm80Tile, Sm90Tile),
+        *(Sm80Attention, Sm90Attention, SplitAttention, WarpAttention, RecurrentKernel, Sm80Tile, Sm90Tile),
     )
 }
 Portfolio = dict[str, tuple[KernelConfig, ...]]
