@@ -44,7 +44,7 @@ SM90 = (
 )
 # Channels of a group from which on matrix instructions pay.
 LEAST_GROUP = 4
-# The maximum height and width of windows: kernels keep a bit for each row and column.
+# The maximum height and width of windows, but of TMA's kernels: others keep a bit for each row and column.
 LARGEST_WINDOW = 32
 # How far elements and padding of a window of three axes may be from its first element: TMA has five bits for each axis.
 VOLUME_REACH = 15
@@ -143,7 +143,8 @@ def portfolio(
     The ``sm90`` kernels complement the ``sm80`` ones: some problems only the latter support, and some they solve
     faster.
     """
-    if dtype not in TYPES or max(window) > LARGEST_WINDOW:
+    large = max(window) > LARGEST_WINDOW
+    if dtype not in TYPES or (large and family == "sm80"):
         return ()
     full = vector_of(dtype)
     alignment, out_alignment = _alignment(channels, full), _alignment(filters, full)
@@ -154,8 +155,8 @@ def portfolio(
     if alignment < full or out_alignment < full:
         return ()
     tma = dtype in SM90_TYPES and channels > full
-    tiles = [*(_sm90_tiles(dtype, channels, filters) if tma else ()), *_sliced_tiles(dtype, channels)]
-    return tuple(map(make, tiles))
+    whole = _sm90_tiles(dtype, channels, filters) if tma else ()
+    return tuple(map(make, (*whole, *(() if large else _sliced_tiles(dtype, channels)))))
 
 
 def volume_portfolio(dtype: str, channels: int, filters: int) -> tuple[ConvConfig, ...]:

@@ -82,6 +82,7 @@ def test_few_channels_have_a_form_of_their_own() -> None:
 
 def test_windows_that_no_kernel_takes() -> None:
     assert portfolio("sm80", "float16", 64, 64, (33, 1)) == ()
+    assert {type(each.tile) for each in portfolio("sm90", "float16", 512, 512, (1, 39))} == {Sm90Tile}
     assert portfolio("sm80", "int32", 64, 64, (3, 3)) == ()
 
 
