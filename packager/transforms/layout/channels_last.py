@@ -23,6 +23,7 @@ from packager.transforms.layout.channel_patterns import (
 )
 from packager.transforms.layout.computed_filters import is_worth_permuting
 from packager.transforms.layout.im2col import find_im2col
+from packager.transforms.layout.image_norms import is_image_norm, write_image_norm
 from packager.transforms.layout.layouts import CONVOLUTIONS, ELEMENTWISE, FIRST, LAST, last_axis, to_first, to_last
 from packager.transforms.layout.movement import enlarges_a_result, move_last
 from packager.transforms.layout.padded_rows import find_padded_rows
@@ -91,14 +92,10 @@ class _Converter:
         is_image = isinstance(value, relax.Call) and _rank(variable) in LAST
         # Of three axes it may be rows as well: channels are last only where an operator asks for that.
         source = self._source_with_channels_last(value) if is_image and _rank(variable) > 3 else None
-        if source is not None:
-            self.last[variable] = self.builder.emit(source)
-            self.computed_last.add(variable)
-            return
         stays = self.constants is not None and is_image and enlarges_a_result(self.flow, variable, value)
-        converted = self._channels_last(value) if is_image and not stays else None
+        converted = source if source is not None or not is_image or stays else self._channels_last(value)
         if converted is not None:
-            self.last[variable] = self.builder.emit(converted, binding.var.name)
+            self.last[variable] = self.builder.emit(converted, binding.var.name if source is None else "")
             self.computed_last.add(variable)
             return
         if isinstance(value, relax.Var) and value in self.last:
@@ -154,6 +151,9 @@ class _Converter:
             return None
         if is_pooling:
             return self._pooling(call, name)
+        if self.constants is None and is_image_norm(self.flow, call):
+            source, data = map(self._in_last, (self.flow.value(call.args[0]).args[0], call.args[0]))
+            return write_image_norm(self.builder, call, source, data, [*map(self._rewritten, call.args[1:])])
         if axes:
             return getattr(relax.op, name)(self._in_last(call.args[0]), axes, keepdims=True)
         if name in MOVED:
@@ -227,8 +227,8 @@ class _Converter:
             return relax.op.matmul(rows, windows.matrix(self.builder, self._rewritten(call.args[1])))
         weight = self.builder.emit(relax.op.permute_dims(self._rewritten(call.args[1]), to_last(rank)))
         layout, kernel_layout = LAST[rank]
-        layouts = {"data_layout": layout, "kernel_layout": kernel_layout, "out_layout": layout}
-        return rebuild_call(call, self._in_last(call.args[0]), weight, **layouts)
+        data = self._in_last(call.args[0])
+        return rebuild_call(call, data, weight, data_layout=layout, kernel_layout=kernel_layout, out_layout=layout)
 
     def _pooling(self, call: relax.Call, name: str) -> Any:
         data, attrs, (layout, _) = self._in_last(call.args[0]), call.attrs, LAST[_rank(call)]
