@@ -105,6 +105,24 @@ def test_images(tmp_path: Path) -> None:
     check(forward, (torch.randn(2, 4, 6, 5),), tmp_path)
 
 
+@pytest.mark.parametrize("tracked", [False, True], ids=["of each image", "of what was trained on"])
+def test_instance_norms(tracked: bool, tmp_path: Path) -> None:
+    """Of several images, with symbolic numbers of them; with running statistics it is a batch norm."""
+    scale, shift, mean, variance = (torch.rand(4) + 0.5 for _ in range(4))
+
+    def forward(x: Any) -> Any:
+        running = (mean, variance) if tracked else (None, None)
+        return (F.instance_norm(x, *running, scale, shift, use_input_stats=not tracked),)
+
+    check(
+        forward,
+        (torch.randn(3, 4, 6, 5),),
+        tmp_path,
+        ({0: torch.export.Dim("n", max=8)},),
+        [(torch.randn(2, 4, 6, 5),)],
+    )
+
+
 def test_sampling_by_grids(tmp_path: Path) -> None:
     """The grid has its coordinates last; the second image is a volume."""
 

@@ -133,6 +133,16 @@ def _group_norm(importer: Any, node: Any) -> Any:
     return _R.nn.group_norm(data, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
 
 
+def _instance_norm(importer: Any, node: Any) -> Any:
+    """Convert one by the statistics of its input, or by those that it has kept, which is a batch norm."""
+    data, shape, epsilon = importer.tensor(node.args[0]), importer.shape(node.args[0]), node.args[7]
+    gamma, beta = _scale_and_shift(importer, node, 1, shape[1])
+    if node.args[5]:
+        return _R.nn.instance_norm(data, gamma, beta, channel_axis=1, axes=[*range(2, len(shape))], epsilon=epsilon)
+    kept = map(importer.tensor, node.args[3:5])
+    return relax.TupleGetItem(importer.emit(_R.nn.batch_norm(data, gamma, beta, *kept, axis=1, epsilon=epsilon)), 0)
+
+
 NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "matmul.default": _matmul,
     "mm.default": _matmul,
@@ -147,4 +157,5 @@ NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "log_softmax.int": _softmax(_R.nn.log_softmax),
     "native_layer_norm.default": _layer_norm,
     "native_group_norm.default": _group_norm,
+    "instance_norm.default": _instance_norm,
 }

@@ -15,9 +15,12 @@ from packager.frontends.torch.constant_sizes import is_size_of_data, masks_of_bu
 from packager.frontends.torch.decompositions.table import DECOMPOSITIONS
 
 _ATEN = torch.ops.aten
-# Not decomposed: attention would become a dozen operators that no backend recognizes, and matmuls would become
-# reshapes around 2-D matmuls.
-KEPT = (_ATEN.scaled_dot_product_attention.default, _ATEN.linear.default, _ATEN.matmul.default)
+# Not decomposed: attention would become a dozen operators that no backend recognizes, matmuls would become reshapes
+# around 2-D matmuls, and instance norms batch norms of one image that has the channels of all.
+KEPT = (
+    *(_ATEN.scaled_dot_product_attention.default, _ATEN.linear.default, _ATEN.matmul.default),
+    _ATEN.instance_norm.default,
+)
 # Decomposed they are unrolled.
 RECURRENT = (_ATEN.lstm.input, _ATEN.gru.input, _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input)
 # Decomposed they are dozens of operators; those of known extents are weighted sums by tables.
