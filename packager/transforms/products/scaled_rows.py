@@ -83,7 +83,7 @@ def _takes(flow: Dataflow, constants: IdentitySet, reader: Any, variable: Any, r
     while (view := flow.call(own, "permute_dims", "reshape")) is not None:
         own = view.args[0]
     # What is computed from packed weights backends match as it is.
-    if extents is None or weight not in constants or flow.value(own) is not None or weight.same_as(variable):
+    if extents is None or weight not in constants or flow.value(own) is not None:
         return False
     if operator == "matmul":
         channels, axis = extents[0], rank - 1
