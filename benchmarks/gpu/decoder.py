@@ -26,7 +26,7 @@ from torch.nn import functional
 import packager
 from benchmarks.gpu.cublas_torch import device_outputs, in_turns
 from benchmarks.gpu.quantized_weights import BYTES, Packed, pack_weights, round_weights
-from benchmarks.gpu.torch_models import captured
+from benchmarks.gpu.torch_models import captured, repeat_weights
 from benchmarks.harness.gpu import header, matches, obey, two_commands, worse
 
 CHECKED = 24
@@ -158,7 +158,9 @@ class Decoder(nn.Module):
 def decoder(name: str, **changes: Any) -> tuple[Decoder, dict[str, Packed]]:
     """Return a case with changed sizes in half precision, always the same; and its weights of int4, as it has them."""
     torch.manual_seed(0)
-    module = Decoder(dataclasses.replace(CASES[name], **changes)).eval().half()
+    module = Decoder(dataclasses.replace(CASES[name], **changes)).eval()
+    repeat_weights(module)
+    module.half()
     return module, round_weights(module) if module.sizes.int4 else {}
 
 

@@ -11,8 +11,6 @@ import torch
 from onnx import helper, numpy_helper
 from torch import nn
 
-from packager.graph.block_weights import BlockFormat, pack
-
 BITS, BLOCK = 4, 32
 BYTES = BITS / 8 + 2 / BLOCK
 """Of a weight, with its share of a scale."""
@@ -37,6 +35,8 @@ def round_weights(module: nn.Module) -> dict[str, Packed]:
 
 def pack_weights(path: Path, found: dict[str, Packed]) -> None:
     """Make the products of these weights MatMulNBits in a file. Raises ValueError if a matrix is not found."""
+    from packager.graph.block_weights import BlockFormat, pack  # needs TVM, which the machine of the GPU lacks
+
     model = onnx.load(path)
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}

@@ -26,11 +26,13 @@ from tvm_ffi import structural_map
 from packager.errors import BackendError
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
-from packager.lower.blocks import is_condition, variables, without_casts
+from packager.lower.blocks import is_condition, itemsize, variables, without_casts
 
 _BFLOAT16 = PrimType("bfloat16")
 # The longest vector of indices.
 MAX_INDICES = 4
+# Of an array that a thread holds. All threads of an H200 that may run at once would have 9 GB of such.
+MAX_LOCAL_BYTES = 32 << 10
 _IDENTIFIER = re.compile(r"[A-Za-z]")
 _CONDITIONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not, tirx.Select)
 
@@ -168,15 +170,21 @@ def cast_infinities(function: tirx.PrimFunc, _module: Any, _context: Any) -> tir
 
 
 def check_registers(function: tirx.PrimFunc) -> None:
-    """Raise BackendError if a thread indexes its registers by its thread number.
+    """Raise BackendError if a thread indexes its registers by its thread number, or has no place for what it holds.
 
-    Then one stage of a schedule expects values that another thread computed: registers are not shared.
+    The first is a stage of a schedule that expects what another thread computed: registers are not shared. What
+    registers do not hold is local memory, which a GPU has for all threads that may run at once.
     """
     statements = nodes_of(function.body, st.AttrStmt)
     threads = IdentitySet(statement.node.var for statement in statements if statement.attr_key == "thread_extent")
     for buffer, indices in _accesses(function):
         if buffer.scope() == "local" and threads & variables(*indices):
             raise BackendError(f"threads exchange {buffer.name!r} through registers")
+        extents = list(buffer.shape)
+        if buffer.scope() == "local" and all(isinstance(extent, tirx.IntImm) for extent in extents):
+            held = math.prod(map(int, extents)) * itemsize(buffer)
+            if held > MAX_LOCAL_BYTES:
+                raise BackendError(f"a thread would hold {held} bytes of {buffer.name!r}")
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="PlainNames")  # type: ignore[untyped-decorator]

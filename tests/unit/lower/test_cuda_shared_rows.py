@@ -235,3 +235,24 @@ def test_a_scatter_is_no_row_that_others_share() -> None:
 
     module, _ = joined(make, ((64, 128), "float16"), ((1, 1), "int64"), ((1, 128), "float16"))
     assert kernels(module) == 2
+
+
+def embedding(emit: Any, table: Any, tokens: Any) -> Any:
+    """Rows of a table, which a residual sum reads, and the norm before the first layer, as decoders have them."""
+    rows = emit(R.take(table, tokens, 0))
+    return relax.Tuple([rows, relax_norm(emit, rows, centered=False)])
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_rows_that_data_choose(count: int) -> None:
+    """A thread held its part of all rows of the table, which had no place on a GPU."""
+    module, _ = joined(embedding, ((300, 256), "float16"), ((count,), "int64"))
+    (name,) = [binding.value.args[0] for binding in bindings_of(module["main"]) if is_kernel(binding)]
+    source, _ = lower(schedule_cuda(module[name], TARGET))
+    assert source.count("*(uint4*)(p") == 3, "a row is read once, as vectors, and both results are written so"
+    generator = np.random.default_rng(0)
+    table = generator.standard_normal((300, 256)).astype("float16")
+    tokens = generator.integers(-300, 300, count)
+    rows, result = run(module, table, tokens)
+    np.testing.assert_array_equal(rows, table[tokens])
+    np.testing.assert_allclose(result, norm(table[tokens], centered=False), 4e-3, 4e-3)

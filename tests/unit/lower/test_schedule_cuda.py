@@ -743,6 +743,17 @@ def test_parameters_may_have_any_names(name: str) -> None:
     assert found == expected
 
 
+def test_threads_hold_what_there_is_room_for() -> None:
+    """As where TVM lets each thread hold its part of all rows that may be chosen."""
+    sch = schedule_of(functions(R.nn.relu, ((64, 1024), F))[0])
+    (block,) = blocks(sch)
+    held = sch.cache_read(block, 0, "local")
+    for each in (held, block):
+        sch.bind(sch.get_loops(each)[0] if each is block else sch.add_unit_loop(each), "blockIdx.x")
+    with pytest.raises(BackendError, match="would hold 262144 bytes"):
+        lower(sch.mod["main"])
+
+
 def test_threads_exchange_nothing_by_their_registers() -> None:
     """dlight's product of a vector, for a batch that is not the first axis, mixes up the axes of the result."""
     (primfunc,) = functions(lambda x, w: R.nn.conv1d(x, w, groups=4), ((2, 4, 4), F), ((4, 1, 4), F))

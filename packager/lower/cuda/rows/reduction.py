@@ -28,7 +28,7 @@ from packager.lower.blocks import (
 )
 from packager.lower.cuda.rows.layout import Rows, lay_out_rows
 from packager.lower.cuda.rows.merge import merge_leading_axes, merge_rows
-from packager.lower.cuda.rows.operands import hold_operands, reads_row
+from packager.lower.cuda.rows.operands import hold_operands, looks_up_row, reads_row
 from packager.lower.cuda.rows.parts import loads_part, loads_vector
 from packager.lower.cuda.rows.results import store_apart
 
@@ -123,9 +123,9 @@ def _is_one(extent: Any) -> bool:
 def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether to inline: all but values computed once per row and read again, such as softmax's exponentials.
 
-    What loads part of a longer row holds it, as a copy of an operand in registers does.
+    What loads part of a longer row, or a row that data choose, holds it, as a copy of an operand in registers does.
     """
-    if loads_part(sch, block):
+    if loads_part(sch, block) or looks_up_row(sch, block):
         return False
     consumers = list(sch.get_consumers(block))
     reduces = any(is_reduction(sch, consumer) for consumer in consumers)
