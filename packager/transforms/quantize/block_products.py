@@ -37,15 +37,19 @@ ROUNDING = 2.0**-11
 
 @dataclass(frozen=True)
 class _Product:
-    """A product with dequantized, constant weights."""
+    """A product with dequantized, constant weights: of one call, or of several that are packed alike, side by side."""
 
     data: Any
-    weights: Any
+    weights: tuple[Any, ...]
 
     @property
     def form(self) -> BlockFormat:
         """How the weights are packed."""
-        return format_of(self.weights.attrs)
+        return format_of(self.weights[0].attrs)
+
+    def operands(self, index: int) -> tuple[Any, ...]:
+        """Return the packed weights (0), scales (1) or zero points (2) of each call."""
+        return tuple(call.args[index] for call in self.weights)
 
 
 def keep_block_weights(
@@ -116,7 +120,7 @@ def _of_floats(builder: relax.BlockBuilder, product: _Product, renamed: Callable
     dtype = str(data.ty.dtype)
     form = product.form
     form = replace(form, data_bytes=min(form.data_bytes, DATA_BYTES[dtype]))
-    packed, scales, zeros = map(renamed, product.weights.args)
+    packed, scales, zeros = (_joined(builder, [*map(renamed, product.operands(n))]) for n in range(3))
     value = block_matmul(_as_type(builder, data, "float32"), packed, scales, zeros, form)
     return value if dtype == "float32" else relax.op.astype(builder.emit(value), dtype)
 
@@ -133,18 +137,27 @@ def _of_halves(
     known = len(rows) > 0 and 0 not in [extent for extent in rows if isinstance(extent, int)]
     if not known or form.bits not in (4, 8) or form.depth % 8 != 0 or form.block not in GPU_BLOCKS:
         return None
-    packed, scales, zeros = product.weights.args
-    given = _source(flow, values, scales)
-    if given is None or not _fits_halves(given.astype(np.float32)):
-        return None
-    halves = builder.emit(relax.op.astype(renamed(scales), "float16"))
-    whole = halves
-    if form.has_zeros:
-        points = _source(flow, values, zeros)
-        if points is None or not np.array_equal(points.astype(np.uint8), points) or points.max() >= 1 << form.bits:
+    for scales in product.operands(1):
+        given = _source(flow, values, scales)
+        if given is None or not _fits_halves(given.astype(np.float32)):
             return None
-        whole = builder.emit(relax.op.astype(renamed(zeros), "uint8"))
-    return block_matmul(renamed(product.data), renamed(packed), halves, whole, form)
+    if form.has_zeros:
+        for zeros in product.operands(2):
+            points = _source(flow, values, zeros)
+            if points is None or not np.array_equal(points.astype(np.uint8), points) or points.max() >= 1 << form.bits:
+                return None
+
+    def joined(index: int) -> Any:
+        return _joined(builder, [*map(renamed, product.operands(index))])
+
+    halves = builder.emit(relax.op.astype(joined(1), "float16"))
+    whole = builder.emit(relax.op.astype(joined(2), "uint8")) if form.has_zeros else halves
+    return block_matmul(renamed(product.data), joined(0), halves, whole, form)
+
+
+def _joined(builder: relax.BlockBuilder, rows: Sequence[Any]) -> Any:
+    """Return rows of several operands as those of one."""
+    return rows[0] if len(rows) == 1 else builder.emit(relax.op.concat(rows, 0))
 
 
 def _fits_halves(scales: Array) -> bool:
@@ -176,13 +189,24 @@ def _find(flow: Dataflow, constants: IdentitySet, value: Any, dtypes: Sequence[s
     """Return what a value multiplies, or None if that is no product of such data with dequantized weights."""
     if operator_of(value) != "matmul" or str(value.args[0].ty.dtype) not in dtypes:
         return None
-    turned = _before_cast(flow, value.args[1])
+    matrix = _before_cast(flow, value.args[1])
+    parts = [value.args[1]]
+    if operator_of(matrix) == "concat" and int(matrix.attrs.axis) in (-1, 1):  # products that were merged
+        parts = list(matrix.args[0])
+    weights = tuple(_dequantized(flow, constants, part) for part in parts)
+    if None in weights or len({str(each.attrs) for each in weights}) > 1:
+        return None
+    return _Product(value.args[0], weights)
+
+
+def _dequantized(flow: Dataflow, constants: IdentitySet, matrix: Any) -> Any:
+    """Return the call that dequantizes the weights of a matrix, which is transposed; None if it is another matrix."""
+    turned = _before_cast(flow, matrix)
     if axes_of(turned) != (1, 0):
         return None
     weights = _before_cast(flow, turned.args[0])
-    if _name(weights) != DEQUANTIZE or not all(operand in constants for operand in weights.args):
-        return None
-    return _Product(value.args[0], weights)
+    found = _name(weights) == DEQUANTIZE and all(operand in constants for operand in weights.args)
+    return weights if found else None
 
 
 def _before_cast(flow: Dataflow, operand: Any) -> Any:

@@ -137,3 +137,45 @@ def test_the_product_without_a_kernel_is_that_of_numpy(case: Case) -> None:
     got = compute(module, [x, *arrays])[0]
     # TVM's own product adds up in float16 here; lowering makes that float32.
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=0, atol=1e-2 * np.abs(wanted).max())
+
+
+def merged(case: Case, other: Case) -> tuple[Any, list[np.ndarray]]:
+    """Return the product of the columns of two cases, as merged products are, and the arrays of both."""
+    arrays = [*case.arrays(), *other.arrays()]
+    x = relax.Var("x", relax.TensorType((1, case.rows, case.depth), case.dtype))
+    weights = [relax.Var(f"w{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(arrays)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, *weights], attrs={"num_input": 1}):
+        with builder.dataflow():
+            parts = [
+                builder.emit(R.astype(builder.emit(R.permute_dims(builder.emit(floats))), case.dtype))
+                for floats in (dequantize_blocks(*weights[:3], case.form), dequantize_blocks(*weights[3:], other.form))
+            ]
+            result = builder.emit_output(R.matmul(x, builder.emit(R.concat(parts, -1))))
+        builder.emit_func_output(result)
+    return builder.get(), arrays
+
+
+@pytest.mark.parametrize("zero", [None, 7.0])
+def test_merged_products_stay_packed(zero: float | None) -> None:
+    """As queries, keys and values are, and gate and up: they were dequantized at build time, four times as large."""
+    case, other = Case(zero=zero), Case(scale=0.5, zero=zero)
+    module, arrays = merged(case, other)
+    module = keep_block_weights(module, 1, arrays, on_gpu=True)
+    names = [operator_of(binding.value) for binding in bindings_of(module["main"])]
+    assert names.count(MATMUL.removeprefix("relax.")) == 1
+    assert "matmul" not in names
+    legalizers = {MATMUL: legalize_block_matmul, DEQUANTIZE: legalize_dequantize_blocks}
+    module = relax.transform.LegalizeOps(legalizers)(module)
+    x = np.random.default_rng(1).standard_normal((1, case.rows, case.depth)).astype(np.float16)
+    parts = [dequantized(*arrays[:3], case.form), dequantized(*arrays[3:], other.form)]
+    wanted = x.astype(np.float64) @ np.concatenate(parts).astype(np.float64).T
+    got = compute(module, [x, *arrays])[0]
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=0, atol=1e-2 * np.abs(wanted).max())
+
+
+def test_weights_that_are_packed_in_other_ways_are_not_merged() -> None:
+    case, other = Case(), Case(bits=8)
+    module, arrays = merged(case, other)
+    module = keep_block_weights(module, 1, arrays, on_gpu=True, every=True)
+    assert "matmul" in [operator_of(binding.value) for binding in bindings_of(module["main"])]
