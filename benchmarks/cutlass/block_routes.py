@@ -16,6 +16,7 @@ from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import FEW_ROWS, slice_columns
 from packager.backends.cutlass.gemm.block_weights import DequantizeBlocks, block_kernels, blocks_of_unit
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, ceil_div, rank_gemm
+from packager.backends.cutlass.gemm.few_rows import RowsForm
 from packager.graph.block_weights import BlockFormat
 
 OPTIONS = CutlassOptions(arch=(SM90A,))
@@ -42,7 +43,7 @@ def routes(problem: BlockProduct, few: str, dequantize: str, gemms: Sequence[str
 def kernels_of(problem: BlockProduct) -> tuple[KernelConfig, KernelConfig, list[KernelConfig]]:
     """Return the kernel of few rows, what makes floats of the weights, and what multiplies each size of slices."""
     form = BlockFormat(problem.bits, problem.block, problem.k, problem.zeros)
-    (few,) = block_kernels(min(problem.m, 16), form, DTYPE, "none", residual=False, fast_math=False)
+    (few,) = block_kernels(min(problem.m, 16), form, RowsForm(DTYPE), fast_math=False)
     floats = DequantizeBlocks(DTYPE, form.bits, blocks_of_unit(form), form.has_zeros)
     shapes = [GemmShape(problem.m, min(columns, problem.n), problem.k, 1) for columns in slices_of(problem)]
     ranked = [rank_gemm(each, GemmForm(DTYPE, DTYPE), math.gcd(problem.n, problem.k), OPTIONS) for each in shapes]

@@ -23,6 +23,7 @@ from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import BlockProblem, add_block_gemm
 from packager.backends.cutlass.gemm.gated import GatedProblem, add_gated
 from packager.backends.cutlass.gemm.grouped import GroupedProblem, add_grouped
+from packager.backends.cutlass.gemm.normed import NormedProblem
 from packager.backends.cutlass.gemm.problem import add_gemm
 from packager.backends.cutlass.quantized.problem import QuantizedProblem, add_quantized
 from packager.backends.cutlass.recurrent.problem import RecurrentProblem, add_recurrent
@@ -87,15 +88,18 @@ def draft_group(partition: Partition, options: CutlassOptions) -> GroupDraft:
         return most_elements(extents, partition.function.params, partition.bounds)
 
     (composite,) = partition.composites
-    match composite.problem:
+    found, norm = composite.problem, None
+    if isinstance(found, NormedProblem):
+        found, norm = found.problem, found.norm
+    match found:
         case AttentionProblem() as problem:
             add_attention(problem, arguments, group, options)
         case MatmulProblem() as problem:
-            add_gemm(problem, arguments, group, options, most)
+            add_gemm(problem, arguments, group, options, most, norm)
         case GatedProblem() as problem:
-            add_gated(problem, arguments, group, options, most)
+            add_gated(problem, arguments, group, options, most, norm)
         case BlockProblem() as problem:
-            add_block_gemm(problem, arguments, group, options, most(problem.rows))
+            add_block_gemm(problem, arguments, group, options, most(problem.rows), norm)
         case GroupedProblem() as problem:
             add_grouped(problem, arguments, group, options, most)
         case ConvProblem() as problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from packager.backends.base import Found, Search
@@ -10,18 +10,20 @@ from packager.backends.cutlass.attention.match import find_attention
 from packager.backends.cutlass.attention.problem import rank_attention, read_attention
 from packager.backends.cutlass.conv.problem import read_convolution
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.block_problem import read_block_gemm
-from packager.backends.cutlass.gemm.gated import read_gated
+from packager.backends.cutlass.gemm.block_problem import can_norm_blocks, read_block_gemm
+from packager.backends.cutlass.gemm.gated import can_norm_gated, read_gated
 from packager.backends.cutlass.gemm.grouped import find_grouped
-from packager.backends.cutlass.gemm.problem import read_gemm
+from packager.backends.cutlass.gemm.normed import NormedProblem
+from packager.backends.cutlass.gemm.problem import can_norm_gemm, read_gemm
 from packager.backends.cutlass.quantized.problem import read_quantized
 from packager.backends.cutlass.recurrent.problem import find_recurrent
 from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.dataflow import Dataflow, in_order, operator_of
 from packager.graph.products.epilogues import chains
 from packager.graph.products.gated import gated_products
 from packager.graph.products.grouped import NAME as GROUPED
 from packager.graph.products.quantized import quantized_chains
+from packager.graph.products.row_norms import find_row_norm
 from packager.graph.recurrent import NAME as RECURRENT
 
 
@@ -34,14 +36,25 @@ def make_searches(options: CutlassOptions) -> list[Search]:
             if problem is not None and rank_attention(problem, options):
                 yield Found(found.variables, problem)
 
+    def normed(
+        flow: Dataflow, variables: Sequence[Any], problem: Any, can_norm: Callable[..., bool]
+    ) -> Iterator[Found]:
+        """Yield a product of few rows with their norm, and without it."""
+        norm = find_row_norm(flow, problem.a, variables)
+        if norm is not None and can_norm(problem, options):
+            yield Found(in_order(flow, (*norm.variables, *variables)), NormedProblem(problem, norm))
+        yield Found(tuple(variables), problem)
+
     def product(flow: Dataflow, anchor: Any) -> Iterator[Found]:
         for gated in gated_products(flow, anchor):
             if (gates := read_gated(flow, gated, options)) is not None:
-                yield Found(gated.variables, gates)
-        read = read_gemm if operator_of(flow.value(anchor)) == "matmul" else read_convolution
+                yield from normed(flow, gated.variables, gates, can_norm_gated)
+        is_matmul = operator_of(flow.value(anchor)) == "matmul"
         for chain in chains(flow, anchor):
-            if (problem := read(flow, chain, options)) is not None:
-                yield Found(chain.variables, problem)
+            if is_matmul and (gemm := read_gemm(flow, chain, options)) is not None:
+                yield from normed(flow, chain.variables, gemm, can_norm_gemm)
+            elif not is_matmul and (conv := read_convolution(flow, chain, options)) is not None:
+                yield Found(chain.variables, conv)
         for scaled in quantized_chains(flow, anchor):
             if (quantized := read_quantized(flow, scaled, options)) is not None:
                 yield Found(scaled.variables, quantized)
@@ -52,9 +65,12 @@ def make_searches(options: CutlassOptions) -> list[Search]:
                 yield Found(chain.variables, problem)
 
     def block_product(flow: Dataflow, anchor: Any) -> Iterator[Found]:
+        for gated in gated_products(flow, anchor):
+            if len(gated.products) == 1 and (gates := read_block_gemm(flow, gated.products[0], options, gated)):
+                yield from normed(flow, gated.variables, gates, can_norm_blocks)
         for chain in chains(flow, anchor):
             if (problem := read_block_gemm(flow, chain, options)) is not None:
-                yield Found(chain.variables, problem)
+                yield from normed(flow, chain.variables, problem, can_norm_blocks)
 
     def grouped(flow: Dataflow, anchor: Any) -> Iterator[Found]:
         for problem in find_grouped(flow, anchor, options):

@@ -12,6 +12,7 @@
 namespace pk {
 
 struct BlocksParams : RowsParams {
+  const void *gains;     /* of normed rows, or NULL */
   const void *scales;    /* [tiles, blocks / kBlocks, 8, kBlocks, 2] halves: of columns g and g + 8 */
   const void *zeros;     /* likewise, bytes */
   int32_t units, blocks; /* of a column */
@@ -70,8 +71,22 @@ __device__ inline void convert(uint32_t (&pairs)[4], uint32_t scales, bool high)
   }
 }
 
+/* Eight elements times eight others, rounded to their type. */
+template <class Type>
+__device__ inline uint4 times(const uint4 &x, const uint4 &y) {
+  auto pairs = [](uint32_t left, uint32_t right) {
+    if constexpr (Type::kIsHalf) {
+      return fma_pairs(left, right, 0x80008000u);
+    } else {
+      return pack<Type>(low_of<Type>(left) * low_of<Type>(right), high_of<Type>(left) * high_of<Type>(right));
+    }
+  };
+  return make_uint4(pairs(x.x, y.x), pairs(x.y, y.y), pairs(x.z, y.z), pairs(x.w, y.w));
+}
+
 /* kRows: 8 or 16 rows of a. kBlocks: blocks of a unit, 1 where a block is a unit or more. */
-template <class Type, class Out, class Activation, int kRows, int kBits, int kBlocks, bool kZeros>
+template <class Type, class Out, class Activation, int kRows, int kBits, int kBlocks, bool kZeros, bool kGated,
+          bool kNormed>
 __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   constexpr int kParts = kRows / 8, kUnit = kUnitBits / kBits, kChunks = kUnit / 32;
   // Several blocks are of a chunk, of which a lane's elements are of one; else a block is of whole chunks.
@@ -83,7 +98,7 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int64_t tile = blockIdx.x;
   const uint4 zero = make_uint4(0, 0, 0, 0);
-  const uint16_t *a = static_cast<const uint16_t *>(p.a);
+  const uint16_t *a = static_cast<const uint16_t *>(p.a), *all_gains = static_cast<const uint16_t *>(p.gains);
   const uint4 *b = static_cast<const uint4 *>(p.b) + tile * p.units * 32 + lane;
   const int64_t pairs_of_tile = tile * p.blocks * 8;
   const uint32_t *scales = static_cast<const uint32_t *>(p.scales) + pairs_of_tile;
@@ -131,12 +146,25 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
 #pragma unroll
   for (int u = 0; u < kAhead; u++) load_a(u, u * kRowsWarps + warp);
 
-  float acc[1][kParts][4] = {};
+  float acc[1][kParts][4] = {}, squares[kParts] = {};
   for (int begin = 0; begin < p.units; begin += kAll) {
 #pragma unroll
     for (int u = 0; u < kUnits; u++) {
       const int unit = begin + u * kRowsWarps + warp;
       const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
+      if constexpr (kNormed) {
+#pragma unroll
+        for (int c = 0; c < kChunks; c++) {
+          const int64_t at = int64_t(unit) * kUnit + 32 * c + 8 * t;
+          const uint4 gains = p.gains && at < p.k ? *reinterpret_cast<const uint4 *>(all_gains + at) : zero;
+#pragma unroll
+          for (int j = 0; j < kParts; j++) {
+            uint4 &own = x[u % kAhead][j][c];
+            squares[j] += squares_of<Type>(own);
+            if (p.gains) own = times<Type>(own, gains);
+          }
+        }
+      }
 #pragma unroll
       for (int block = 0; block < kScales; block++) {
         float part[kParts][4] = {};
@@ -178,7 +206,7 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
       if (begin + kAll < p.units || u + kAhead < kUnits) load_a(u % kAhead, unit + kAhead * kRowsWarps);
     }
   }
-  finish_rows<Out, Activation>(p, acc, memory);
+  finish_rows<Out, Activation, kGated, kNormed>(p, acc, squares, memory);
 }
 #endif
 
@@ -202,18 +230,25 @@ inline bool block_layout(int64_t k, int64_t block, int bits, int blocks_of_unit,
   return true;
 }
 
-inline int32_t blocks_fill(const pk_block_gemm_t &problem, int rows, int bits, int blocks_of_unit, bool zeros,
-                           bool residual, void *arguments, pk_cuda_launch_t *launch) {
+/* What a kernel is made for, beside its rows. */
+struct BlocksForm {
+  int bits, blocks_of_unit;
+  bool zeros;
+};
+
+inline int32_t blocks_fill(const pk_block_gemm_t &problem, const RowsForm &rows, const BlocksForm &form,
+                           const void *gains, float epsilon, void *arguments, pk_cuda_launch_t *launch) {
   pk_gemm_t gemm = problem.gemm;
   gemm.ldb = gemm.k;  // packed weights have no leading dimension
   *launch = {};
   BlockLayout layout;
-  if (!block_layout(gemm.k, problem.block, bits, blocks_of_unit, &layout)) return -1;
+  if (!block_layout(gemm.k, problem.block, form.bits, form.blocks_of_unit, &layout)) return -1;
   if (!problem.scales || reinterpret_cast<uintptr_t>(problem.scales) % 8 != 0) return -1;
-  if (zeros && (!problem.zeros || reinterpret_cast<uintptr_t>(problem.zeros) % 4 != 0)) return -1;
+  if (form.zeros && (!problem.zeros || reinterpret_cast<uintptr_t>(problem.zeros) % 4 != 0)) return -1;
   BlocksParams &p = *static_cast<BlocksParams *>(arguments);
-  if (const int32_t status = rows_fill(gemm, rows, 1, residual, &p, launch)) return status;
-  p.scales = problem.scales, p.zeros = zeros ? problem.zeros : nullptr;
+  if (reinterpret_cast<uintptr_t>(gains) % 16 != 0) return -1;
+  if (const int32_t status = rows_fill(gemm, rows, epsilon, &p, launch)) return status;
+  p.gains = gains, p.scales = problem.scales, p.zeros = form.zeros ? problem.zeros : nullptr;
   p.units = layout.units, p.blocks = layout.blocks, p.shift = layout.shift;
   return 0;
 }

@@ -7,10 +7,12 @@ time: ``templates/cutlass/gemm/block_launch.h`` decides by the rows of a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Ranking, Steps, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS
@@ -27,13 +29,22 @@ from packager.backends.cutlass.gemm.block_weights import (
     pack_weights,
 )
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, ceil_div, rank_gemm
+from packager.backends.cutlass.gemm.few_rows import EIGHT, RowsForm
+from packager.backends.cutlass.gemm.gated import interleave
+from packager.backends.cutlass.gemm.normed import has_few_rows
 from packager.backends.problem_calls import bias_parameter
+from packager.bundle.dtypes import storage_dtype
 from packager.graph.block_weights import BlockFormat, format_of
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.products.epilogues import Chain
+from packager.graph.products.gated import Gated
 from packager.graph.products.matmul import bias_fits
+from packager.graph.products.row_norms import RowNorm
 from packager.ir.primitives import Packing, Parameter
+
+if TYPE_CHECKING:
+    from packager.bundle.arrays import Array
 
 # So many rows are multiplied by the packed bits, 16 at a time: on an H100 48 take 0.6 to 1.2 of what they take by
 # floats, 64 take 0.8 to 1.7 (benchmarks/results/gpu_decoder.txt).
@@ -46,7 +57,10 @@ SLICE_COLUMNS = 256  # columns of a slice are a multiple, as of tiles
 
 @dataclass(frozen=True)
 class BlockProblem:
-    """``operands`` are data [*rows, depth], packed weights, scales and zero points, with the epilogue of ``chain``."""
+    """``operands`` are data [*rows, depth], packed weights, scales and zero points, with the epilogue of ``chain``.
+
+    ``gated``: half of its columns are gates of the others, which few rows have alone; ``columns`` are those of results.
+    """
 
     operands: tuple[Any, Any, Any, Any]
     chain: Chain
@@ -55,6 +69,12 @@ class BlockProblem:
     rows: tuple[Any, ...]
     columns: int
     form: BlockFormat
+    gated: Gated | None = None
+
+    @property
+    def a(self) -> Any:
+        """The data."""
+        return self.operands[0]
 
     @property
     def known_rows(self) -> int | None:
@@ -73,12 +93,15 @@ def slice_columns(columns: int, depth: int, itemsize: int) -> int:
     return ceil_div(ceil_div(columns, slices), SLICE_COLUMNS) * SLICE_COLUMNS
 
 
-def read_block_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> BlockProblem | None:
-    """Return the problem of a chain, or None if no kernel supports it."""
+def read_block_gemm(
+    flow: Dataflow, chain: Chain, options: CutlassOptions, gated: Gated | None = None
+) -> BlockProblem | None:
+    """Return the problem of a chain, or of its columns as gates of each other; None if no kernel supports it."""
     call = flow.value(chain.anchor)
     data, *weights = call.args
-    dtype, out, form = str(data.ty.dtype), str(chain.result.ty.dtype), format_of(call.attrs)
-    extents, wanted = shape_of(data), shape_of(chain.result)
+    result = chain.result if gated is None else gated.result
+    dtype, out, form = str(data.ty.dtype), str(result.ty.dtype), format_of(call.attrs)
+    extents, wanted = shape_of(data), shape_of(result)
     if not extents or not wanted or out not in OUTPUTS.get(dtype, ()):
         return None
     if not all(map(flow.is_constant, weights)):
@@ -87,39 +110,68 @@ def read_block_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> Bl
         return None
     if not bias_fits(flow, chain, out):
         return None
-    columns = int((shape_of(chain.anchor) or ())[-1])
-    problem = BlockProblem((data, *weights), chain, dtype, out, extents[:-1], columns, form)
+    columns = int((shape_of(chain.anchor) or ())[-1]) // (1 if gated is None else 2)
+    problem = BlockProblem((data, *weights), chain, dtype, out, extents[:-1], columns, form, gated)
+    if gated is not None and (columns % EIGHT or not has_few_rows(problem.rows) or not _constant(flow, chain.bias)):
+        return None
     return problem if _plan(problem, options, problem.known_rows or FEW_ROWS + 1)[0] else None
 
 
+def can_norm_blocks(problem: BlockProblem, options: CutlassOptions) -> bool:
+    """Whether there is a kernel that normalizes the rows, too."""
+    return has_few_rows(problem.rows) and bool(_plan(problem, options, problem.known_rows or 0, normed=True)[0])
+
+
+def _constant(flow: Dataflow, bias: Any) -> bool:
+    return bias is None or flow.is_constant(bias)
+
+
 def add_block_gemm(
-    problem: BlockProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, most: int
+    problem: BlockProblem,
+    arguments: IdentityMap[int],
+    group: GroupDraft,
+    options: CutlassOptions,
+    most: int,
+    norm: RowNorm | None = None,
 ) -> None:
     """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments.
 
-    There are ``most`` rows at most.
+    There are ``most`` rows at most; ``norm`` is what few are normalized by.
     """
-    chain, form = problem.chain, problem.form
+    chain, form, gated = problem.chain, problem.form, problem.gated
     data, packed, scales, zeros = problem.operands
     m, n, k = problem.rows, problem.columns, form.depth
-    ranking, steps = _plan(problem, options, most)
-    draft = group.add("block_gemm", ranking, steps)
-    layout = f"{form.bits}x{form.block}"
-    packing = Packing(arguments[packed], f"blocks{layout}", partial(pack_weights, form=form))
+    ranking, steps = _plan(problem, options, most, normed=norm is not None)
+    draft = group.add("block_gemm" if norm is None else "normed_block_gemm", ranking, steps)
+    layout = f"{form.bits}x{form.block}" + (f"_gate{gated.gate}" if gated else "")
+
+    def packing(constant: Any, name: str, pack: Callable[..., Array]) -> Parameter:
+        turned = partial(_interleaved, gated.gate, pack) if gated else pack
+        return group.packed(Packing(arguments[constant], f"{name}{layout}", turned))
+
+    if norm is not None:
+        draft.set_float(epsilon=norm.epsilon)
+        if norm.gains is not None:
+            shrunk = Packing(arguments[norm.gains], f"{problem.dtype}_gains", partial(_shrunk, norm.doublings))
+            draft.pointer("gains", group.packed(shrunk))
+        data, draft.member = norm.data, "blocks."
     numbers = partial(pack_numbers, form=form)
-    draft.pointer("scales", group.packed(Packing(arguments[scales], f"scales{layout}", numbers)))
+    draft.pointer("scales", packing(scales, "scales", numbers))
     if form.has_zeros:
-        draft.pointer("zeros", group.packed(Packing(arguments[zeros], f"zeros{layout}", numbers)))
+        draft.pointer("zeros", packing(zeros, "zeros", numbers))
     draft.set(block=form.block)
     if steps is not None and steps.role == "multiply":
         width = min(problem.slice, ceil_div(n, COLUMNS) * COLUMNS)
         workspace = group.workspace(width * k * ELEMENTS[problem.dtype].size)
         draft.pointer("floats", Parameter("workspace", workspace, written=True))
         draft.set(slice=problem.slice)
-    draft.member = "gemm."
+    draft.member += "gemm."
     draft.pointer("a", Parameter("argument", arguments[data]))
-    draft.pointer("b", group.packed(packing))
-    if chain.bias is not None:
+    draft.pointer("b", packing(packed, "blocks", partial(pack_weights, form=form)))
+    if chain.bias is not None and gated:
+        pack = partial(_interleaved, gated.gate, partial(_flat, problem.out))
+        draft.pointer("bias", group.packed(Packing(arguments[chain.bias], f"{problem.out}_gate{gated.gate}", pack)))
+    elif chain.bias is not None:
         draft.pointer("bias", bias_parameter(chain.bias, problem.out, arguments, group))
     if chain.residual is not None:
         draft.pointer("c", Parameter("argument", arguments[chain.residual]))
@@ -127,20 +179,38 @@ def add_block_gemm(
         draft.set_float(beta=1.0)
     draft.pointer("d", Parameter("argument", len(arguments), written=True))
     draft.set(m=m, n=n, k=k, batch=1, lda=k, ldb=k, ldd=n)
-    draft.set_float(alpha=chain.scale)
+    draft.set_float(alpha=chain.scale * 2.0 ** (0 if norm is None else norm.doublings))
 
 
-def _plan(problem: BlockProblem, options: CutlassOptions, most_rows: int) -> tuple[Ranking, Steps | None]:
+def _interleaved(gate: int, pack: Callable[..., Array], columns: Array) -> Array:
+    return pack(interleave(gate, columns))
+
+
+def _flat(dtype: str, bias: Array) -> Array:
+    return bias.reshape(-1).astype(storage_dtype(dtype))
+
+
+def _shrunk(doublings: int, gains: Array) -> Array:
+    """Return gains of at most 1: rows times these have no elements beyond the range of theirs."""
+    wide: Array = gains.reshape(-1).astype(np.float32) * np.float32(2.0**-doublings)
+    return wide.astype(gains.dtype)
+
+
+def _plan(
+    problem: BlockProblem, options: CutlassOptions, most_rows: int, *, normed: bool = False
+) -> tuple[Ranking, Steps | None]:
     """Return the kernels of which one is chosen, and the others; None where that one is all. There may be none."""
     chain, form, known = problem.chain, problem.form, problem.known_rows
     activation, residual = chain.activation or "none", chain.residual is not None
+    if problem.gated is not None:
+        activation = problem.gated.activation
+    rows_form = RowsForm(problem.out, activation, residual, problem.gated is not None, normed)
     weights = f"{form.bits} bits in blocks of {form.block}{' with zeros' * form.has_zeros}"
-    size = f"{problem.columns}x{form.depth} {activation}{' residual' * residual}"
+    size = f"{problem.columns}x{form.depth} {rows_form.epilogue}"
     described = f"gemm {problem.dtype}->{problem.out} {weights} {known or f'{most_rows} or fewer '}x{size}"
 
     def few(rows: int) -> list[Any]:
-        fast, dtype = options.use_fast_math, problem.dtype
-        return [*block_kernels(rows, form, problem.out, activation, residual, fast_math=fast, dtype=dtype)]
+        return [*block_kernels(rows, form, rows_form, fast_math=options.use_fast_math, dtype=problem.dtype)]
 
     if known is not None and known <= ROWS[-1]:
         return rank(described, options.arch, [], few(known)), None

@@ -4,14 +4,14 @@ what makes the weights floats."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.gemm.few_rows import MEGABYTES, RowsKernel
-from packager.backends.cutlass.gemm.kernels import form_name
+from packager.backends.cutlass.gemm.few_rows import MEGABYTES, RowsForm, RowsKernel
 from packager.codegen.templates import MARK, render
 from packager.graph.block_weights import BlockFormat, unpack
 
@@ -32,7 +32,7 @@ NIBBLES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.uint32)
 class BlockRowsGemm(RowsKernel):
     """A kernel for ``rows`` rows or fewer of ``dtype``; ``out`` is of bias, c and d.
 
-    ``blocks_of_unit`` blocks are a unit, or one is a unit or several. ``residual`` is whether c is read. Raises
+    ``blocks_of_unit`` blocks are a unit, or one is a unit or several. The others are those of FewRowsGemm. Raises
     ValueError for what the template has no form for.
     """
 
@@ -45,18 +45,20 @@ class BlockRowsGemm(RowsKernel):
     residual: bool = False
     fast_math: bool = False
     dtype: str = "float16"
+    gated: bool = False
+    normed: bool = False
 
     def __post_init__(self) -> None:
-        if self.rows not in ROWS or self.bits not in (4, 8):
-            raise ValueError(f"there is no kernel of {self.rows} rows and {self.bits} bits")
+        if self.rows not in ROWS or self.bits not in (4, 8) or (self.gated and self.residual):
+            both = " with gates and a residual" * self.gated
+            raise ValueError(f"there is no kernel of {self.rows} rows and {self.bits} bits{both}")
 
     @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
         weights = weights_name(self.bits, self.blocks_of_unit, has_zeros=self.has_zeros)
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
-        parts = ["pk_gemm_blocks", *types, str(self.rows), weights]
-        return "_".join([*parts, form_name(self.form)] + ["c"] * self.residual)
+        return "_".join(["pk_gemm_blocks", *types, str(self.rows), weights, *self.parts])
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -68,6 +70,8 @@ class BlockRowsGemm(RowsKernel):
             element_d=WARP_TYPES[self.out],
             activation=self.functor,
             residual=self.residual,
+            gated=self.gated,
+            normed=self.normed,
             rows=self.rows,
             bits=self.bits,
             blocks_of_unit=self.blocks_of_unit,
@@ -158,11 +162,12 @@ def _padded(numbers: Array, width: int) -> Array:
 
 
 def block_kernels(
-    rows: int, form: BlockFormat, out: str, activation: str, residual: bool, *, fast_math: bool, dtype: str = "float16"
+    rows: int, weights: BlockFormat, form: RowsForm, *, fast_math: bool, dtype: str = "float16"
 ) -> list[BlockRowsGemm]:
     """Return the kernel for so many rows of ``dtype`` and such weights, if there is one."""
     fitting = next((most for most in ROWS if rows <= most), None)
-    together = blocks_of_unit(form)
-    if fitting is None or out not in OUTPUTS.get(dtype, ()) or not together:
+    together = blocks_of_unit(weights)
+    if fitting is None or form.out not in OUTPUTS.get(dtype, ()) or not together:
         return []
-    return [BlockRowsGemm(fitting, out, form.bits, together, form.has_zeros, activation, residual, fast_math, dtype)]
+    made = partial(BlockRowsGemm, fitting, bits=weights.bits, blocks_of_unit=together, has_zeros=weights.has_zeros)
+    return [made(fast_math=fast_math, dtype=dtype, **vars(form))]

@@ -12,7 +12,7 @@ from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.few_rows import few_rows_kernels
+from packager.backends.cutlass.gemm.few_rows import RowsForm, few_rows_kernels
 from packager.backends.cutlass.gemm.kernels import GemmConfig, TiledConfig
 from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
 from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, has_gates
@@ -157,9 +157,8 @@ def rank_gemm(
     newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, alignment)
     if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and form.constant and not form.gated:
-        few = few_rows_kernels(
-            shape.rows, dtype, form.out, form.activation, form.residual, fast_math=options.use_fast_math
-        )
+        rows_form = RowsForm(form.out, form.activation, form.residual)
+        few = few_rows_kernels(shape.rows, dtype, rows_form, fast_math=options.use_fast_math)
         place = 0 if shape.rows <= FEW_ROWS or shape.depth <= SHORT_DEPTH else 1
         newest[place:place] = few if newest else []
         if options.split_k_slices == 1:

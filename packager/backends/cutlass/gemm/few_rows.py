@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
+from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.kernels import IDENTITY, form_name, functor
 from packager.bundle.dtypes import HALVES
 from packager.codegen.templates import MARK, render
@@ -13,6 +15,9 @@ from packager.codegen.templates import MARK, render
 MEGABYTES = 500
 # Rows of a kernel, and its columns in sixteens: more rows need more loads of the data for each of a weight.
 TILES = {8: 1, 16: 2}
+MOST_ROWS = max(TILES)
+# Elements of a load: extents along which memory is contiguous are multiples.
+EIGHT = 8
 
 
 class RowsKernel(KernelConfig):
@@ -20,7 +25,10 @@ class RowsKernel(KernelConfig):
 
     out: str
     activation: str
+    residual: bool
     fast_math: bool
+    gated: bool
+    normed: bool
 
     @property
     def form(self) -> str:
@@ -32,13 +40,19 @@ class RowsKernel(KernelConfig):
         """The C++ functor of the activation, applied to a float32."""
         return "pk::Unchanged" if self.form == IDENTITY else f"{self.form}<float>"
 
+    @property
+    def parts(self) -> list[str]:
+        """What it does beside multiplying, as parts of kernels' names."""
+        return [form_name(self.form)] + ["c"] * self.residual + ["gated"] * self.gated + ["normed"] * self.normed
+
 
 @dataclass(frozen=True)
 class FewRowsGemm(RowsKernel):
     """A kernel for ``rows`` rows or fewer; ``dtype`` is of a and b [n, k], ``out`` of bias, c and d.
 
-    K and the leading dimensions are multiples of 8. ``residual`` is whether c is read. Raises ValueError for rows that
-    the template has no form for.
+    K and the leading dimensions are multiples of 8. ``residual`` is whether c is read. ``gated``: half of the columns
+    are gates of the others, as of GemmConfig. ``normed``: rows are divided by their root mean square. Raises ValueError
+    for what the template has no form for.
     """
 
     rows: int
@@ -47,17 +61,18 @@ class FewRowsGemm(RowsKernel):
     activation: str = "none"
     residual: bool = False
     fast_math: bool = False
+    gated: bool = False
+    normed: bool = False
 
     def __post_init__(self) -> None:
-        if self.rows not in TILES:
-            raise ValueError(f"there is no kernel of {self.rows} rows")
+        if self.rows not in TILES or (self.gated and self.residual):
+            raise ValueError(f"there is no kernel of {self.rows} rows{' with gates and a residual' * self.gated}")
 
     @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
-        parts = ["pk_gemm_rows", *types, str(self.rows), form_name(self.form)]
-        return "_".join(parts + ["c"] * self.residual)
+        return "_".join(["pk_gemm_rows", *types, str(self.rows), *self.parts])
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
@@ -69,6 +84,8 @@ class FewRowsGemm(RowsKernel):
             element_d=WARP_TYPES[self.out],
             activation=self.functor,
             residual=self.residual,
+            gated=self.gated,
+            normed=self.normed,
             rows=self.rows,
             tiles=TILES[self.rows],
             blocks=2,
@@ -76,11 +93,38 @@ class FewRowsGemm(RowsKernel):
         return KernelSource(self.name, text, archs, MEGABYTES)
 
 
-def few_rows_kernels(
-    rows: int, dtype: str, out: str, activation: str, residual: bool, *, fast_math: bool
-) -> list[FewRowsGemm]:
+@dataclass(frozen=True)
+class RowsForm:
+    """What a kernel of few rows does beside multiplying; see FewRowsGemm."""
+
+    out: str
+    activation: str = "none"
+    residual: bool = False
+    gated: bool = False
+    normed: bool = False
+
+    @property
+    def epilogue(self) -> str:
+        """As a part of the key of tuning records."""
+        return f"{self.activation}{' residual' * self.residual}{' gated' * self.gated}{' normed' * self.normed}"
+
+
+def few_rows_kernels(rows: int, dtype: str, form: RowsForm, *, fast_math: bool) -> list[FewRowsGemm]:
     """Return the kernel for so many rows of aligned data, if there is one."""
     fitting = next((most for most in TILES if rows <= most), None)
     if dtype not in HALVES or fitting is None:
         return []
-    return [FewRowsGemm(fitting, dtype, out, activation, residual, fast_math)]
+    return [FewRowsGemm(fitting, dtype, fast_math=fast_math, **vars(form))]
+
+
+def rank_few_rows(size: tuple[int, int, int], dtype: str, form: RowsForm, options: CutlassOptions) -> Ranking:
+    """Return the kernel for a product of rows x columns x depth with a constant matrix, if there is one.
+
+    ``columns`` are those of the matrix, of gates and of what they gate.
+    """
+    rows, columns, depth = size
+    problem = f"gemm {dtype}->{form.out} nt {rows}x{columns}x{depth} batch 1 aligned {EIGHT} {form.epilogue}"
+    kernels: list[KernelConfig] = []
+    if depth % EIGHT == 0 and dtype in HALVES and form.out in (dtype, "float32"):
+        kernels += few_rows_kernels(rows, dtype, form, fast_math=options.use_fast_math)
+    return rank(problem, options.arch, [], kernels)

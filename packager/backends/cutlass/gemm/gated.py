@@ -1,4 +1,7 @@
-"""Gated products with constant matrices: from a match in a model to a problem and its kernels, for sm_90a alone."""
+"""Gated products with constant matrices: from a match in a model to a problem and its kernels.
+
+Those of more than few rows are for sm_90a alone.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import numpy as np
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.gemm.few_rows import EIGHT, MOST_ROWS, RowsForm, rank_few_rows
+from packager.backends.cutlass.gemm.normed import add_rows, has_few_rows, pack_with_gains
 from packager.bundle.dtypes import HALVES, storage_dtype
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.identity import IdentityMap
@@ -19,15 +24,14 @@ from packager.graph.products.conv2d import read_geometry
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.gated import Gated
 from packager.graph.products.matmul import pack_columns, read_matmul
+from packager.graph.products.row_norms import RowNorm
 from packager.ir.primitives import Packing, Parameter
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-# Columns of gates that lie side by side, as templates/cutlass/gemm/gemm_gated.h has them.
-EIGHT = 8
-# Fewer rows have kernels of their own, whose time is that of reading the weights.
-FEWEST_ROWS = 17
+# Of tiles; fewer rows have kernels of their own, whose time is that of reading the weights.
+FEWEST_ROWS = MOST_ROWS + 1
 
 
 @dataclass(frozen=True)
@@ -53,38 +57,53 @@ def read_gated(flow: Dataflow, gated: Gated, options: CutlassOptions) -> GatedPr
     dtype = str(a.ty.dtype)
     read = _read_filters if operator_of(flow.value(gated.anchor)) == "nn.conv2d" else _read_matrix
     extents = read(flow, gated.products[0])
-    if options.arch != (SM90A,) or extents is None or str(gated.result.ty.dtype) != dtype:
+    if extents is None or str(gated.result.ty.dtype) != dtype:
         return None
     rows, columns, depth = extents
+    if options.arch != (SM90A,) and not has_few_rows(rows):
+        return None
     columns = columns if len(gated.products) == 2 else columns // 2
     matrices = tuple(flow.value(product.anchor).args[1] for product in gated.products)
     biases = [product.bias for product in gated.products if product.bias is not None]
     if not all(map(flow.is_constant, (*matrices, *biases))) or columns % EIGHT:
         return None
-    if all(isinstance(extent, int) for extent in rows) and math.prod(rows) < FEWEST_ROWS:
-        return None
     filters = read is _read_filters
     problem = GatedProblem(gated, a, matrices, dtype, rows, columns, depth, filters)
-    return problem if _rank(problem, options, FEWEST_ROWS) else None
+    return problem if _rank(problem, options, _fewest(problem)) else None
+
+
+def can_norm_gated(problem: GatedProblem, options: CutlassOptions) -> bool:
+    """Whether there is a kernel that normalizes the rows, too."""
+    return has_few_rows(problem.rows) and bool(_rank(problem, options, _fewest(problem), normed=True))
+
+
+def _fewest(problem: GatedProblem) -> int:
+    return math.prod(problem.rows) if has_few_rows(problem.rows) else FEWEST_ROWS
 
 
 def add_gated(
-    problem: GatedProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, most: Most
+    problem: GatedProblem,
+    arguments: IdentityMap[int],
+    group: GroupDraft,
+    options: CutlassOptions,
+    most: Most,
+    norm: RowNorm | None = None,
 ) -> None:
-    """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
-    draft = group.add("gemm", _rank(problem, options, most(problem.rows)))
+    """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments.
+
+    ``norm`` is what its few rows are normalized by.
+    """
+    ranking = _rank(problem, options, most(problem.rows), normed=norm is not None)
+    draft = add_rows(group, arguments, problem.a, ranking, norm)
     layout = f"{'nk' if problem.filters else 'kn'}_gate{problem.gated.gate}"
 
-    def packed(constants: tuple[Any, ...], layout: str, pack: Any) -> Parameter:
-        places = tuple(arguments[constant] for constant in constants)
-        return group.packed(Packing(places, layout, partial(pack, problem.gated.gate)))
-
-    draft.pointer("a", Parameter("argument", arguments[problem.a]))
-    draft.pointer("b", packed(problem.matrices, layout, _pack_filters if problem.filters else _pack_matrices))
+    pack = partial(_pack_filters if problem.filters else _pack_matrices, problem.gated.gate)
+    draft.pointer("b", group.packed(pack_with_gains(arguments, problem.matrices, layout, pack, norm)))
     biases = tuple(product.bias for product in problem.gated.products if product.bias is not None)
     if biases:
-        pack = partial(_pack_biases, problem.dtype)
-        draft.pointer("bias", packed(biases, f"{problem.dtype}_gate{problem.gated.gate}", pack))
+        places = tuple(arguments[bias] for bias in biases)
+        pack = partial(_pack_biases, problem.dtype, problem.gated.gate)
+        draft.pointer("bias", group.packed(Packing(places, f"{problem.dtype}_gate{problem.gated.gate}", pack)))
     draft.pointer("d", Parameter("argument", len(arguments), written=True))
     n, k = problem.columns, problem.depth
     draft.set(m=problem.rows, n=n, k=k, batch=1, lda=k, ldb=k, ldd=n)
@@ -126,7 +145,10 @@ def _read_filters(flow: Dataflow, chain: Chain) -> tuple[tuple[Any, ...], int, i
     return (conv.batch, *conv.result), conv.filters, conv.channels
 
 
-def _rank(problem: GatedProblem, options: CutlassOptions, rows: int) -> Ranking:
+def _rank(problem: GatedProblem, options: CutlassOptions, rows: int, *, normed: bool = False) -> Ranking:
+    if has_few_rows(problem.rows):
+        few = RowsForm(problem.dtype, problem.gated.activation, gated=True, normed=normed)
+        return rank_few_rows((rows, 2 * problem.columns, problem.depth), problem.dtype, few, options)
     fixed = all(isinstance(extent, int) for extent in problem.rows)
     shape = GemmShape(rows, 2 * problem.columns, problem.depth, 1, fixed)
     form = GemmForm(problem.dtype, problem.dtype, activation=problem.gated.activation, constant=True, gated=True)

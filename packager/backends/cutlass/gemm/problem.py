@@ -9,13 +9,16 @@ from typing import Any
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.gemm.few_rows import RowsForm, rank_few_rows
 from packager.backends.cutlass.gemm.kernels import TYPES
+from packager.backends.cutlass.gemm.normed import add_rows, has_few_rows, pack_with_gains
 from packager.backends.problem_calls import bias_parameter
 from packager.graph.dataflow import Dataflow
 from packager.graph.identity import IdentityMap
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import MatmulProblem, pack_columns, read_matmul
-from packager.ir.primitives import Packing, Parameter
+from packager.graph.products.row_norms import RowNorm
+from packager.ir.primitives import Parameter
 
 
 def read_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> MatmulProblem | None:
@@ -30,15 +33,22 @@ def read_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> MatmulPr
 
 
 def add_gemm(
-    problem: MatmulProblem, arguments: IdentityMap[int], group: GroupDraft, options: CutlassOptions, most: Most
+    problem: MatmulProblem,
+    arguments: IdentityMap[int],
+    group: GroupDraft,
+    options: CutlassOptions,
+    most: Most,
+    norm: RowNorm | None = None,
 ) -> None:
-    """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments."""
+    """Add the function of a problem to its partition's group; ``arguments`` are the indices of the arguments.
+
+    ``norm`` is what its few rows are normalized by.
+    """
     chain = problem.chain
-    draft = group.add("gemm", _rank(problem, options, most))
+    draft = add_rows(group, arguments, problem.a, _rank(problem, options, most, normed=norm is not None), norm)
     m, n, k = problem.rows, problem.columns, problem.depth
-    draft.pointer("a", Parameter("argument", arguments[problem.a]))
     if problem.constant:
-        draft.pointer("b", group.packed(Packing(arguments[problem.b], "nk", pack_columns)))
+        draft.pointer("b", group.packed(pack_with_gains(arguments, (problem.b,), "nk", pack_columns, norm)))
     else:
         draft.pointer("b", Parameter("argument", arguments[problem.b]))
     if chain.bias is not None:
@@ -57,7 +67,16 @@ def _known(extents: Sequence[Any]) -> int:
     return math.prod(extent for extent in extents if isinstance(extent, int))
 
 
-def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most) -> Ranking:
+def can_norm_gemm(problem: MatmulProblem, options: CutlassOptions) -> bool:
+    """Whether there is a kernel that normalizes the rows, too."""
+    return problem.constant and has_few_rows(problem.rows) and bool(_rank(problem, options, _known, normed=True))
+
+
+def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed: bool = False) -> Ranking:
+    activation, residual = problem.chain.activation or "none", problem.chain.residual is not None
+    if normed:
+        size = (most(problem.rows), problem.columns, problem.depth)
+        return rank_few_rows(size, problem.dtype, RowsForm(problem.out, activation, residual, normed=True), options)
     numbers = [problem.depth, problem.columns]
     known = [extent for extent in numbers if isinstance(extent, int)]
     divisor = math.gcd(*known) if len(known) == len(numbers) else 1
@@ -68,6 +87,5 @@ def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most) -> Rankin
         most(problem.batch),
         all(isinstance(extent, int) for extent in problem.rows),
     )
-    activation, residual = problem.chain.activation or "none", problem.chain.residual is not None
     form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual, problem.constant)
     return rank_gemm(shape, form, divisor, options)

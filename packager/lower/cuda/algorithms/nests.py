@@ -131,6 +131,15 @@ class Nests:
             yield tuple(at)
 
     @contextlib.contextmanager
+    def places(self, name: str, shape: Extents, reads: Sequence[Any], writes: Any) -> Iterator[tuple[Any, ...]]:
+        """Begin such a block that may write anywhere in one tensor."""
+        with T.grid(*map(int64, shape)) as found, T.sblock(name):
+            at = [T.axis.spatial(int64(extent), loop) for extent, loop in zip(shape, _all(found), strict=True)]
+            T.reads(*(whole_region(_buffer(tensor)) for tensor in reads))
+            T.writes(whole_region(_buffer(writes)))
+            yield tuple(at)
+
+    @contextlib.contextmanager
     def _nest(self, name: str) -> Iterator[None]:
         with T.sblock(name):
             T.reads()

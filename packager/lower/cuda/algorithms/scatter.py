@@ -17,6 +17,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code ca
 
 from packager.bundle.dtypes import HALVES
 from packager.graph.dataflow import extents_of, same
+from packager.ir.pattern_kinds import SUMS
 from packager.lower.cuda.algorithms.nests import Extents, Nests, cast, emit, int64, keep, local, simplified
 from packager.lower.legalize.accumulate import FULL
 from packager.lower.legalize.scatter import REDUCTIONS, inside
@@ -32,7 +33,7 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     axis = int(call.attrs.axis) % len(extents_of(call.args[0]) or ())
 
     def place(indices: Any, at: tuple[Any, ...], extents: Extents) -> tuple[Any, ...]:
-        return (*at[:axis], keep(inside(keep(indices[at]), extents[axis])), *at[axis + 1 :])
+        return (*at[:axis], inside(indices[at], extents[axis]), *at[axis + 1 :])
 
     if str(call.attrs.reduction) == "update":
         return _replaced(builder, call, place)
@@ -70,7 +71,7 @@ def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     def tuple_of(found: Any, at: tuple[Any, ...], extents: Extents) -> tuple[Any, ...]:
         before = at[: len(counts) - 1]
-        own = (keep(inside(keep(found[(*before, number)]), extents[number])) for number in range(int(depth)))
+        own = (inside(found[(*before, number)], extents[number]) for number in range(int(depth)))
         return (*own, *at[len(before) :])
 
     if str(call.attrs.reduction) == "update":
@@ -102,10 +103,12 @@ def _replaced(
     """
     nests = Nests([operand.ty for operand in call.args], [call.ty])
     (data, indices, updates), (into,) = nests.inputs, nests.outputs
-    nests.copies("copy", nests.extents[0], data, into)
-    with nests.grid("replace", *nests.extents[2]) as at:
+    with nests.elements("copy", nests.extents[0], [data], into, 1) as at:
+        into[at] = data[at]
+    with nests.places("replace", nests.extents[2], [indices, updates], into) as at:
         into[place(indices, at, nests.extents[0])] = updates[at]
-    return emit(builder, call.op.name.rpartition(".")[2], nests.primfunc(), [*call.args], [call.ty])[0]
+    function = nests.primfunc().with_attr("op_pattern", SUMS)
+    return emit(builder, call.op.name.rpartition(".")[2], function, [*call.args], [call.ty])[0]
 
 
 def _reshaped(builder: relax.BlockBuilder, tensor: Any, *parts: list[Any]) -> Any:

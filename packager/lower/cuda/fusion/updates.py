@@ -1,7 +1,8 @@
-"""Has scatters of sorted slices compute what they scatter, and short sums the windows that they are of.
+"""Has scatters compute what they scatter, and short sums the windows that they are of.
 
-Each update is read once, by the place that it goes to, and each element of a window once, by the sum: windows that
-lookups make overlap, so that they would be several times what they are of.
+Each update is read once, by the place that it goes to, or by the thread that puts it there, which reads an index as
+well; and each element of a window once, by the sum: windows that lookups make overlap, so that they would be several
+times what they are of.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from packager.lower.cuda.fusion.patterns import Patterns, elements_of
 
 # The most elements of a window.
 SHORT = 32
+# PrimFuncs of scatters that replace elements, of which one with a sum has another name.
+REPLACING = ("scatter_elements", "scatter_nd")
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseUpdates")  # type: ignore[untyped-decorator]
@@ -27,7 +30,8 @@ def fuse_updates(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         if patterns[variable] == SUMS:
             name, operand = _call(patterns, variable)
             if name.startswith("scatter"):
-                for each in _read_once(patterns, operand):
+                replaces = name.startswith(REPLACING)
+                for each in _read_alone(patterns, variable) if replaces else _read_once(patterns, operand):
                     _mark(patterns, each)
             elif name.startswith("sum") and elements_of(operand) <= SHORT * elements_of(variable):
                 windows = [each for each in _read_once(patterns, operand) if elements_of(each) == elements_of(operand)]
@@ -54,6 +58,20 @@ def _call(patterns: Patterns, variable: Any) -> tuple[str, Any]:
 def _mark(patterns: Patterns, variable: Any) -> None:
     if patterns[variable] == INJECTIVE:
         patterns[variable] = BROADCAST
+
+
+def _read_alone(patterns: Patterns, variable: Any) -> IdentitySet:
+    """Return what is computed, by functions that TVM fuses with others, for a variable alone."""
+    found = IdentitySet([variable])
+    waiting = [variable]
+    while waiting:
+        for operand in patterns.flow.value(waiting.pop()).args[1].fields:
+            pattern = patterns[operand]
+            fuses = pattern is not None and pattern <= INJECTIVE and not patterns.flow.is_result(operand)
+            if fuses and operand not in found and all(each in found for each in patterns.flow.readers(operand)):
+                found.add(operand)
+                waiting.append(operand)
+    return IdentitySet(each for each in found if not each.same_as(variable))
 
 
 def _read_once(patterns: Patterns, variable: Any) -> list[Any]:

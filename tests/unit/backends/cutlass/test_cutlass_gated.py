@@ -73,7 +73,7 @@ def tensors(text: str) -> dict[str, Array]:
     shapes: dict[str, tuple[int, ...]] = {
         **{"w": (DEPTH, 2 * COLUMNS), "v": (DEPTH, COLUMNS), "z": (DEPTH, COLUMNS), "b": (2 * COLUMNS,)},
         **{"c": (COLUMNS,), "e": (COLUMNS,), "f": (COLUMNS, DEPTH, 1, 1), "h": (COLUMNS, DEPTH, 1, 1)},
-        "k": (2 * COLUMNS, DEPTH, 1, 1),
+        **{"k": (2 * COLUMNS, DEPTH, 1, 1), "gains": (DEPTH,)},
     }
     made = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     made |= {name: np.array(value, np.float32) for name, value in SCALARS.items()}
@@ -81,9 +81,10 @@ def tensors(text: str) -> dict[str, Array]:
     return {name: value for name, value in made.items() if name in words}
 
 
-def model_of(tmp_path: Path, text: str) -> Path:
+def model_of(tmp_path: Path, text: str, dtype: Any = np.float32) -> Path:
     model = onnx.parser.parse_model(text.replace("{rows}", str(ROWS)))
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in tensors(text).items())
+    arrays = {name: value.astype(dtype) for name, value in tensors(text).items()}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in arrays.items())
     onnx.checker.check_model(model)
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
@@ -124,7 +125,7 @@ def test_the_constants_of_a_form_give_its_result(tmp_path: Path, form: str) -> N
     np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
 
 
-def emulated(problem: Any, packings: Any, constants: list[Array], rows: Array) -> Array:
+def emulated(problem: Any, packings: Any, constants: list[Array], rows: Array, gains: Array | None = None) -> Array:
     """Return what a kernel computes of ``rows``: the constants are those of the model, found by their shapes."""
     products = problem.gated.products
     of_shape = {array.size: [each for each in constants if each.size == array.size] for array in constants}
@@ -136,7 +137,8 @@ def emulated(problem: Any, packings: Any, constants: list[Array], rows: Array) -
         arrays = of_shape[size][: len(products)]
         # Matrices [k, n], filters [n, 1, 1, k] as layouts have them by then.
         arrays = [np.moveaxis(each, 1, -1) if each.ndim == 4 else each for each in arrays]
-        return np.asarray(packing.pack(*arrays), np.float32)
+        scales = [gains] if gains is not None and arrays[0].ndim > 1 else []
+        return np.asarray(packing.pack(*arrays, *scales), np.float32)
 
     size = 2 * COLUMNS * DEPTH // len(products)
     matrix, *biases = packings
@@ -147,6 +149,40 @@ def emulated(problem: Any, packings: Any, constants: list[Array], rows: Array) -
     name = problem.gated.activation
     activate = ACTIVATIONS.get(name, (lambda x: np.clip(x, 0, 6)) if name.startswith("clip_") else lambda x: x)
     return np.asarray(activate(turns[:, :, 0]) * turns[:, :, 1]).reshape(len(rows), -1)
+
+
+NORM = (
+    "s0 = Mul(x, x) s1 = ReduceMean <axes = [-1]> (s0) s2 = Add(s1, half) s3 = Sqrt(s2) s4 = Div(x, s3) "
+    "s5 = Mul(s4, gains) "
+)
+FEW = [form for form, (text, _) in FORMS.items() if not text.startswith(IMAGE)]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("form", FEW)
+def test_few_rows_have_kernels_of_their_own(tmp_path: Path, form: str, normed: bool, arch: str) -> None:
+    """On all GPUs. They divide their sums by the root mean square of the rows; gains are in the matrix."""
+    text, _ = FORMS[form]
+    text = text.replace("{rows}", str(FEWEST_ROWS - 1))
+    if normed:
+        text = text.replace("MatMul(x", "MatMul(s5").replace("{ ", f"{{ {NORM}", 1)
+    half = model_of(tmp_path, text.replace("float[", "float16["), np.float16)
+    (partition,) = [one.partition for one in placed(half, arch=arch, precision=None).partitions.values()]
+    path = model_of(tmp_path, text)
+    problem, norm = partition.composites[0].problem, None
+    if normed:
+        problem, norm = problem.problem, problem.norm
+    group = draft_group(partition, CutlassOptions(arch=(arch,)))
+    (draft,) = group.functions
+    (kernel,) = [choice.kernel for candidate in draft.ranking.candidates for choice in candidate.choices]
+    assert kernel.name.startswith("pk_gemm_rows_f16_f16_16_")
+    assert (kernel.gated, kernel.normed) == (True, normed)
+    x = np.random.default_rng(5).standard_normal((FEWEST_ROWS - 1, DEPTH)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})
+    rows = x if norm is None else x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.epsilon)
+    found = emulated(problem, group.packings, list(tensors(text).values()), rows, gains=tensors(text).get("gains"))
+    np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_rows_are_interleaved_by_eights() -> None:
@@ -162,7 +198,7 @@ def test_rows_are_interleaved_by_eights() -> None:
         (FORMS["one matrix"][0], {"arch": "sm_80"}),
         (FORMS["one matrix"][0], {"arch": "sm_80,sm_90a"}),
         (FORMS["one matrix"][0], {"precision": None}),
-        (FORMS["one matrix"][0].replace("{rows}", str(FEWEST_ROWS - 1)), {}),
+        (FORMS["one matrix"][0].replace("{rows}", "3"), {"precision": None}),
         (f"{HEAD} {{ {BOTH} {SILU} m = Mul(a, u) y = Add(m, u) }}", {}),  # one half is read twice
         (f"{HEAD} {{ {BOTH} {SILU} d = Add(a, u) y = Mul(d, d) }}", {}),
         (f"{HEAD} {{ {BOTH} a = Cos(g) y = Mul(a, u) }}", {}),

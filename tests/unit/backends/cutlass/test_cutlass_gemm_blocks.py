@@ -20,6 +20,7 @@ from packager.backends.cutlass.gemm.block_weights import (
     pack_numbers,
     pack_weights,
 )
+from packager.backends.cutlass.gemm.few_rows import RowsForm
 from packager.graph.block_weights import BlockFormat, dequantized, pack
 
 pytestmark = pytest.mark.slow
@@ -38,11 +39,18 @@ class BlockProblem(ctypes.Structure):
     )
 
 
+class NormedProblem(ctypes.Structure):
+    """As pk_normed_block_gemm_t."""
+
+    _fields_ = (("blocks", BlockProblem), ("gains", ctypes.c_void_p), ("epsilon", ctypes.c_float))
+
+
 @dataclass(frozen=True)
 class Case:
     """A product of random numbers; rows of data and results are ``gap`` elements wider.
 
-    Data are float16 if ``half``, else bfloat16; results too, unless they are ``wide``, float32.
+    Data are float16 if ``half``, else bfloat16; results too, unless they are ``wide``, float32. ``normed``: rows are
+    normalized, with gains, and there are ``n`` gates and as many columns that these multiply, in turns of eight.
     """
 
     m: int = 1
@@ -56,6 +64,12 @@ class Case:
     wide: bool = False
     gap: int = 0
     half: bool = True
+    normed: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Columns of the weights."""
+        return self.n * (1 + self.normed)
 
 
 CASES = {
@@ -81,6 +95,12 @@ CASES = {
     "bfloat16, 4 bits": Case(m=9, n=45, k=384, zeros=True, residual=True, half=False),
     "bfloat16, 4 bits, blocks of 64": Case(m=3, k=192, block=64, bias=True, wide=True, half=False),
     "bfloat16, 4 bits, blocks of 16": Case(m=3, k=200, block=16, bias=True, half=False),
+    "normalized, 4 bits": Case(m=3, normed=True),
+    "normalized, 4 bits, zero points": Case(m=8, n=40, k=1096, normed=True, zeros=True, bias=True, gap=8),
+    "normalized, 4 bits, blocks of two units": Case(m=11, k=1024, block=128, normed=True),
+    "normalized, 4 bits, blocks of 16": Case(m=2, k=200, block=16, normed=True),
+    "normalized, 8 bits": Case(bits=8, m=1, k=4424, normed=True),
+    "normalized, bfloat16, 4 bits": Case(m=9, k=384, normed=True, half=False),
     "bfloat16, 8 bits": Case(bits=8, m=16, k=1280, block=128, zeros=True, wide=True, half=False),
 }
 
@@ -102,9 +122,9 @@ class Weights:
 
 def weights_of(case: Case, rng: np.random.Generator) -> Weights:
     form = BlockFormat(case.bits, case.block, case.k, case.zeros)
-    numbers = rng.integers(0, 1 << case.bits, (case.n, case.k)).astype(np.uint8)
-    scales = (rng.random((case.n, form.blocks)) * 0.02 + 0.01).astype(np.float16)
-    zeros = rng.integers(0, 1 << case.bits, (case.n, form.blocks)).astype(np.uint8)
+    numbers = rng.integers(0, 1 << case.bits, (case.columns, case.k)).astype(np.uint8)
+    scales = (rng.random((case.columns, form.blocks)) * 0.02 + 0.01).astype(np.float16)
+    zeros = rng.integers(0, 1 << case.bits, (case.columns, form.blocks)).astype(np.uint8)
     return Weights(form, pack(numbers, form), scales, zeros)
 
 
@@ -130,7 +150,8 @@ def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str
     weights = weights_of(case, rng)
     a = Numbers(rng.standard_normal((case.m, case.k + case.gap)), wide=False, half=case.half)
     c = Numbers(rng.standard_normal((case.m, case.n + case.gap)), wide=case.wide, half=case.half)
-    bias = Numbers(rng.standard_normal(case.n), wide=case.wide, half=case.half)
+    bias = Numbers(rng.standard_normal(case.columns), wide=case.wide, half=case.half)
+    gains = Numbers(rng.standard_normal(case.k), wide=False, half=case.half)
     d = Numbers(np.full(c.stored.shape, np.nan), wide=case.wide, half=case.half)
     b = aligned(pack_weights(weights.packed, weights.form))
     scales, zeros = (aligned(pack_numbers(each, weights.form)) for each in (weights.scales, weights.zeros))
@@ -139,8 +160,9 @@ def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str
     gemm.alpha, gemm.beta = 0.25, 0.5
     gemm.bias = bias.address if case.bias else 0
     gemm.c = c.address if case.residual else 0
-    problem = BlockProblem(gemm, scales.ctypes.data, zeros.ctypes.data if case.zeros else 0, case.block)
-    form = (case.bits, blocks_of_unit(weights.form), int(case.zeros), int(case.wide), int(case.half))
+    blocks = BlockProblem(gemm, scales.ctypes.data, zeros.ctypes.data if case.zeros else 0, case.block)
+    problem = NormedProblem(blocks, gains.address if case.normed else 0, 0.125 if case.normed else 0.0)
+    form = (case.bits, blocks_of_unit(weights.form), case.zeros, case.wide, case.half, case.normed)
     status = multiply(ctypes.byref(problem), rows, *form)
     if case.m > rows:
         assert status == -1
@@ -149,8 +171,15 @@ def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str
     matrix = weights.floats.astype(np.float64)
     if case.block == 16:  # rounded
         matrix = Numbers(matrix, wide=False, half=case.half).values
-    want = 0.25 * a.values[:, : case.k] @ matrix.T
-    want += bias.values * case.bias + 0.5 * c.values[:, : case.n] * case.residual
+    x = a.values[:, : case.k]
+    if case.normed:
+        rounded = Numbers(x * gains.values, wide=False, half=case.half)
+        x = rounded.values / np.sqrt((x**2).mean(-1, keepdims=True) + 0.125)
+    want = 0.25 * x @ matrix.T + bias.values * case.bias
+    if case.normed:
+        gates, factors = want.reshape(case.m, -1, 2, 8).transpose(2, 0, 1, 3).reshape(2, case.m, case.n)
+        want = np.maximum(gates, 0) * factors
+    want += 0.5 * c.values[:, : case.n] * case.residual
     want = np.maximum(want, 0) if case.wide else want
     tolerance = 1e-5 if case.wide else 1e-3 if case.half else 4e-3
     np.testing.assert_allclose(d.values[:, : case.n], want, rtol=tolerance, atol=tolerance)
@@ -188,7 +217,7 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
 def test_what_has_a_kernel() -> None:
     def names(rows: int, bits: int, block: int, depth: int = 256) -> list[str]:
         form = BlockFormat(bits, block, depth, has_zeros=False)
-        return [k.name for k in block_kernels(rows, form, "float16", "silu", residual=False, fast_math=False)]
+        return [k.name for k in block_kernels(rows, form, RowsForm("float16", "silu"), fast_math=False)]
 
     assert names(1, 4, 32) == ["pk_gemm_blocks_f16_f16_8_w4b2_silu"]
     assert names(8, 4, 64) == names(8, 4, 256) == ["pk_gemm_blocks_f16_f16_8_w4_silu"]

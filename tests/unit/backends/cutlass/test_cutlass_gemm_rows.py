@@ -23,7 +23,10 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Case:
-    """A product of random numbers; leading dimensions are ``gap`` elements wider than rows."""
+    """A product of random numbers; leading dimensions are ``gap`` elements wider than rows.
+
+    ``gated``: there are ``n`` gates and as many columns that these multiply, in turns of eight.
+    """
 
     m: int = 1
     n: int = 48
@@ -33,6 +36,14 @@ class Case:
     residual: bool = False
     relu: bool = False
     gap: int = 0
+    gated: bool = False
+    normed: bool = False
+
+
+class NormedProblem(ctypes.Structure):
+    """As pk_normed_gemm_t."""
+
+    _fields_ = (("gemm", Problem), ("epsilon", ctypes.c_float))
 
 
 CASES = {
@@ -47,6 +58,14 @@ CASES = {
     "bfloat16": Case(m=4, kind="bf16", bias=True, residual=True),
     "float32 results": Case(m=4, kind="fp32", bias=True, relu=True),
     "gaps": Case(m=5, gap=8, residual=True),
+    "gates": Case(m=3, gated=True, relu=True),
+    "gates with a bias": Case(m=2, n=40, gated=True, bias=True, gap=8),
+    "gates of many rows": Case(m=13, n=24, k=1000, gated=True, relu=True),
+    "normalized": Case(m=3, normed=True, residual=True),
+    "a long normalized row": Case(k=4424, normed=True, bias=True),
+    "many normalized rows": Case(m=16, n=33, k=1200, normed=True),
+    "normalized, gates": Case(m=7, n=56, normed=True, gated=True, relu=True),
+    "normalized, gates, bfloat16": Case(m=9, kind="bf16", normed=True, gated=True, relu=True, bias=True),
 }
 
 
@@ -66,22 +85,33 @@ def test_a_product_of_few_rows_is_that_of_numpy(multiply: Any, name: str, rows: 
     def made(height: int, width: int, dtype: Any) -> Any:
         return rng.standard_normal((height, width + case.gap)).astype(dtype)
 
-    a, b, c = made(case.m, case.k, half), made(case.n, case.k, half), made(case.m, case.n, out)
-    bias, d = rng.standard_normal(case.n).astype(out), np.full_like(c, np.nan)
-    problem = Problem(a.ctypes.data, b.ctypes.data, 0, 0, d.ctypes.data, 0, case.m, case.n, case.k, 1)
-    problem.lda = problem.ldb = case.k + case.gap
-    problem.ldc = problem.ldd = case.n + case.gap
-    problem.alpha, problem.beta = 0.25, 0.5
-    problem.bias = bias.ctypes.data if case.bias else 0
-    problem.c = c.ctypes.data if case.residual else 0
-    status = multiply(ctypes.byref(problem), ("fp16", "bf16", "fp32").index(case.kind), rows, case.relu)
+    columns = case.n * (1 + case.gated)
+    a, b, c = made(case.m, case.k, half), made(columns, case.k, half), made(case.m, case.n, out)
+    bias, d = rng.standard_normal(columns).astype(out), np.full_like(c, np.nan)
+    gemm = Problem(a.ctypes.data, b.ctypes.data, 0, 0, d.ctypes.data, 0, case.m, case.n, case.k, 1)
+    gemm.lda = gemm.ldb = case.k + case.gap
+    gemm.ldc = gemm.ldd = case.n + case.gap
+    gemm.alpha, gemm.beta = 0.25, 0.5
+    gemm.bias = bias.ctypes.data if case.bias else 0
+    gemm.c = c.ctypes.data if case.residual else 0
+    problem = NormedProblem(gemm, 0.125 if case.normed else 0.0)
+    kind = ("fp16", "bf16", "fp32").index(case.kind)
+    status = multiply(ctypes.byref(problem), kind, rows, case.relu, case.gated, case.normed)
     if case.m > rows:
         assert status == -1
         return
     assert status == 0
-    want = 0.25 * a[:, : case.k].astype(np.float64) @ b[:, : case.k].astype(np.float64).T
-    want += bias.astype(np.float64) * case.bias + 0.5 * c[:, : case.n].astype(np.float64) * case.residual
-    want = np.maximum(want, 0) if case.relu else want
+    x = a[:, : case.k].astype(np.float64)
+    if case.normed:
+        x /= np.sqrt((x**2).mean(-1, keepdims=True) + 0.125)
+    want = 0.25 * x @ b[:, : case.k].astype(np.float64).T
+    want += bias.astype(np.float64) * case.bias
+    if case.gated:
+        gates, want = want.reshape(case.m, -1, 2, 8).transpose(2, 0, 1, 3).reshape(2, case.m, case.n)
+        want = want * (np.maximum(gates, 0) if case.relu else gates)
+    else:
+        want += 0.5 * c[:, : case.n].astype(np.float64) * case.residual
+        want = np.maximum(want, 0) if case.relu else want
     tolerance = {"fp16": 1e-3, "bf16": 8e-3, "fp32": 1e-5}[case.kind]
     np.testing.assert_allclose(d[:, : case.n].astype(np.float64), want, rtol=tolerance, atol=tolerance)
     assert np.isnan(d[:, case.n :].astype(np.float64)).all()

@@ -9,31 +9,51 @@ namespace {
 struct Relu {
   float operator()(float x) const { return x > 0.0f ? x : 0.0f; }
 };
-template <class Type, class Out, class Activation, int kRows, int kTiles>
+/* What a kernel does beside multiplying. */
+struct Form {
+  int rows;
+  bool relu, gated, normed;
+};
+template <class Type, class Out, class Activation, int kRows, bool kGated, bool kNormed>
 void run(const pk::RowsParams &params, const pk_cuda_launch_t &launch) {
-  const uint32_t shared = pk::kRowsWarps * kRows * 16 * kTiles * sizeof(float);
+  constexpr int kTiles = kRows / 8;
+  const uint32_t shared = pk::rows_memory(kRows, kTiles, kNormed) * sizeof(float);
   simt::launch(launch.grid, int(launch.block[0]), shared, 1, [&](char *memory) {
-    pk::rows_product<Type, Out, Activation, kRows, kTiles>(params, reinterpret_cast<float *>(memory));
+    float *floats = reinterpret_cast<float *>(memory);
+    pk::rows_product<Type, Out, Activation, kRows, kTiles, kGated, kNormed>(params, floats);
   });
 }
+template <class Type, class Out, class Activation, int kRows>
+void run(const pk::RowsParams &params, const pk_cuda_launch_t &launch, const Form &form) {
+  if (form.gated)
+    form.normed ? run<Type, Out, Activation, kRows, true, true>(params, launch)
+                : run<Type, Out, Activation, kRows, true, false>(params, launch);
+  else
+    form.normed ? run<Type, Out, Activation, kRows, false, true>(params, launch)
+                : run<Type, Out, Activation, kRows, false, false>(params, launch);
+}
 template <class Type, class Out>
-void run(const pk::RowsParams &params, const pk_cuda_launch_t &launch, int rows, bool relu) {
-  if (rows == 8)
-    relu ? run<Type, Out, Relu, 8, 1>(params, launch) : run<Type, Out, pk::Unchanged, 8, 1>(params, launch);
-  if (rows == 16)
-    relu ? run<Type, Out, Relu, 16, 2>(params, launch) : run<Type, Out, pk::Unchanged, 16, 2>(params, launch);
+void run(const pk::RowsParams &params, const pk_cuda_launch_t &launch, const Form &form) {
+  if (form.rows == 8)
+    form.relu ? run<Type, Out, Relu, 8>(params, launch, form) : run<Type, Out, pk::Unchanged, 8>(params, launch, form);
+  if (form.rows == 16)
+    form.relu ? run<Type, Out, Relu, 16>(params, launch, form)
+              : run<Type, Out, pk::Unchanged, 16>(params, launch, form);
 }
 }  // namespace
 
 /* types: 0 fp16 to fp16, 1 bf16 to bf16, 2 fp16 to float32. */
-extern "C" int32_t multiply(const pk_gemm_t *problem, int32_t types, int32_t rows, int32_t relu) {
+extern "C" int32_t multiply(const pk_normed_gemm_t *problem, int32_t types, int32_t rows, int32_t relu, int32_t gated,
+                            int32_t normed) {
   pk::RowsParams params;
   memset(&params, 0, sizeof params);
   pk_cuda_launch_t launch;
-  const int32_t result = pk::rows_fill(*problem, rows, rows / 8, problem->c != nullptr, &params, &launch);
+  const pk::RowsForm made = {rows, rows / 8, problem->gemm.c != nullptr, gated != 0};
+  const int32_t result = pk::rows_fill(problem->gemm, made, problem->epsilon, &params, &launch);
   if (result) return result;
-  if (types == 0) run<pk::F16, pk::F16>(params, launch, rows, relu);
-  if (types == 1) run<pk::Bf16, pk::Bf16>(params, launch, rows, relu);
-  if (types == 2) run<pk::F16, pk::F32>(params, launch, rows, relu);
+  const Form form{rows, relu != 0, gated != 0, normed != 0};
+  if (types == 0) run<pk::F16, pk::F16>(params, launch, form);
+  if (types == 1) run<pk::Bf16, pk::Bf16>(params, launch, form);
+  if (types == 2) run<pk::F16, pk::F32>(params, launch, form);
   return 0;
 }

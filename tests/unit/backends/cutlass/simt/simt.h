@@ -136,6 +136,7 @@ inline uint32_t atomicAdd(uint32_t *at, uint32_t value) {
   *at += value;
   return before;
 }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __shfl_sync(uint32_t, int x, int from) {
   return simt::exchange({uint32_t(x)}, [&](const uint32_t (&words)[32][6]) { return int(words[from][0]); });
 }
