@@ -46,9 +46,17 @@ MIN_BLOCKS = 512
 
 def schedule_elementwise(sch: s_tir.Schedule, block: Any) -> None:
     """Bind the loops of a block without reductions to threads."""
-    by_vectors = (transpose, _vectorize_flat, _copy_vectors, _sum_vectors, vectorize)
-    if not any(attempt(sch, each, block) for each in (*by_vectors, _warp_per_row, _one_element_per_step)):
+    by_rows = (transpose, _vectorize_flat, _copy_vectors, _sum_vectors, vectorize, _warp_per_row)
+    ways = () if _is_scatter(sch, block) else by_rows
+    if not any(attempt(sch, each, block) for each in (*ways, _one_element_per_step)):
         raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")
+
+
+def _is_scatter(sch: s_tir.Schedule, block: Any) -> bool:
+    """Whether data choose a place for each element along the last axis."""
+    last = sch.get(block).iter_vars[-1:]
+    places = [load for index in getattr(sch.get(block).body, "indices", ()) for load in loads(index)]
+    return any(last[0].var in variables(*load.indices) for load in places) if last else False
 
 
 def _loops(sch: s_tir.Schedule, block: Any) -> list[Any]:
