@@ -43,7 +43,7 @@ def routes(problem: BlockProduct, few: str, dequantize: str, gemms: Sequence[str
 def kernels_of(problem: BlockProduct) -> tuple[KernelConfig, KernelConfig, list[KernelConfig]]:
     """Return the kernel of few rows, what makes floats of the weights, and what multiplies each size of slices."""
     form = BlockFormat(problem.bits, problem.block, problem.k, problem.zeros)
-    (few,) = block_kernels(min(problem.m, 16), form, RowsForm(DTYPE), fast_math=False)
+    (few,) = block_kernels(min(problem.m, 16), problem.n, form, RowsForm(DTYPE), fast_math=False)
     floats = DequantizeBlocks(DTYPE, form.bits, blocks_of_unit(form), form.has_zeros)
     shapes = [GemmShape(problem.m, min(columns, problem.n), problem.k, 1) for columns in slices_of(problem)]
     ranked = [rank_gemm(each, GemmForm(DTYPE, DTYPE), math.gcd(problem.n, problem.k), OPTIONS) for each in shapes]

@@ -85,8 +85,8 @@ __device__ inline uint4 times(const uint4 &x, const uint4 &y) {
 }
 
 /* kRows: 8 or 16 rows of a. kBlocks: blocks of a unit, 1 where a block is a unit or more. */
-template <class Type, class Out, class Activation, int kRows, int kBits, int kBlocks, bool kZeros, bool kGated,
-          bool kNormed>
+template <class Type, class Out, class Activation, int kWarps, int kRows, int kBits, int kBlocks, bool kZeros,
+          bool kGated, bool kNormed>
 __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   constexpr int kParts = kRows / 8, kUnit = kUnitBits / kBits, kChunks = kUnit / 32;
   // Several blocks are of a chunk, of which a lane's elements are of one; else a block is of whole chunks.
@@ -94,22 +94,23 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   constexpr int kScales = kInside ? kChunks : kBlocks;
   // Of weights, and of the data, which are near: what is under way.
   constexpr int kUnits = 4, kAhead = kRows == 8 ? 4 : 2;
-  constexpr int kAll = kUnits * kRowsWarps;
+  constexpr int kAll = kUnits * kWarps, kPartial = kWarps * kRows * 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int64_t tile = blockIdx.x;
+  const int tiles = ((kGated ? 2 * p.n : p.n) + 15) / 16;
   const uint4 zero = make_uint4(0, 0, 0, 0);
   const uint16_t *a = static_cast<const uint16_t *>(p.a), *all_gains = static_cast<const uint16_t *>(p.gains);
-  const uint4 *b = static_cast<const uint4 *>(p.b) + tile * p.units * 32 + lane;
-  const int64_t pairs_of_tile = tile * p.blocks * 8;
-  const uint32_t *scales = static_cast<const uint32_t *>(p.scales) + pairs_of_tile;
-  const uint16_t *zeros = static_cast<const uint16_t *>(p.zeros) + pairs_of_tile;
+  const uint4 *b = static_cast<const uint4 *>(p.b) + lane;
+  const uint32_t *all_scales = static_cast<const uint32_t *>(p.scales);
+  const uint16_t *all_zeros = static_cast<const uint16_t *>(p.zeros);
 
   uint4 w[kUnits], x[kAhead][kParts][kChunks];
   uint32_t s[kUnits][kScales], z[kUnits];
-  auto load_b = [&](int place, int unit) {
+  auto load_b = [&](int place, int tile, int unit) {
     const bool inside = unit < p.units;
-    const int64_t at = (int64_t(unit >> p.shift) * 8 + g) * kBlocks;
-    w[place] = inside ? load_once(b + int64_t(unit) * 32) : zero;
+    const int64_t at = (int64_t(unit >> p.shift) * 8 + g) * kBlocks, pairs = int64_t(tile) * p.blocks * 8;
+    const uint32_t *scales = all_scales + pairs;
+    const uint16_t *zeros = all_zeros + pairs;
+    w[place] = inside ? load_once(b + (int64_t(tile) * p.units + unit) * 32) : zero;
     if constexpr (kInside) {
       z[place] = 0;
 #pragma unroll
@@ -139,74 +140,84 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
     }
   };
 
+  auto gain = [&](int place, int unit) {
+#pragma unroll
+    for (int c = 0; c < kChunks; c++) {
+      const int64_t at = int64_t(unit) * kUnit + 32 * c + 8 * t;
+      const uint4 gains = at < p.k ? *reinterpret_cast<const uint4 *>(all_gains + at) : zero;
+#pragma unroll
+      for (int i = 0; i < kParts; i++) x[place][i][c] = times<Type>(x[place][i][c], gains);
+    }
+  };
+
   release_next();
 #pragma unroll
-  for (int u = 0; u < kUnits; u++) load_b(u, u * kRowsWarps + warp);
+  for (int u = 0; u < kUnits; u++) load_b(u, blockIdx.x, u * kWarps + warp);
   wait_for_earlier();
 #pragma unroll
-  for (int u = 0; u < kAhead; u++) load_a(u, u * kRowsWarps + warp);
+  for (int u = 0; u < kAhead; u++) load_a(u, u * kWarps + warp);
+  float *sums = memory + 2 * kPartial;
+  if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
 
-  float acc[1][kParts][4] = {}, squares[kParts] = {};
-  for (int begin = 0; begin < p.units; begin += kAll) {
+  const bool stays = kAhead == kUnits && p.units <= kAll;  // the data, for all tiles
+  for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
+    float acc[1][kParts][4] = {};
+    for (int begin = 0; begin < p.units; begin += kAll) {
+      const bool ends = begin + kAll >= p.units;
+      const int next_tile = ends ? tile + gridDim.x : tile, next = ends ? 0 : begin + kAll;
 #pragma unroll
-    for (int u = 0; u < kUnits; u++) {
-      const int unit = begin + u * kRowsWarps + warp;
-      const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
-      if constexpr (kNormed) {
+      for (int u = 0; u < kUnits; u++) {
+        const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
+        if constexpr (kNormed) {
+          if (p.gains && (!stays || tile == blockIdx.x)) gain(u % kAhead, begin + u * kWarps + warp);
+        }
 #pragma unroll
-        for (int c = 0; c < kChunks; c++) {
-          const int64_t at = int64_t(unit) * kUnit + 32 * c + 8 * t;
-          const uint4 gains = p.gains && at < p.k ? *reinterpret_cast<const uint4 *>(all_gains + at) : zero;
+        for (int block = 0; block < kScales; block++) {
+          float part[kParts][4] = {};
+          const uint32_t of_block = kZeros ? z[u] >> 16 * block : 0;
+          const uint32_t zero_top = kZeros ? of_block & 0xff : 1u << (kBits - 1),
+                         zero_bottom = kZeros ? of_block >> 8 & 0xff : 1u << (kBits - 1);
 #pragma unroll
-          for (int j = 0; j < kParts; j++) {
-            uint4 &own = x[u % kAhead][j][c];
-            squares[j] += squares_of<Type>(own);
-            if (p.gains) own = times<Type>(own, gains);
+          for (int c = block * kChunks / kScales; c < (block + 1) * kChunks / kScales; c++) {
+            uint32_t top[4], bottom[4];
+            if constexpr (kBits == 4) {
+              unpack<4>(words[2 * c], 0, zero_top, top), unpack<4>(words[2 * c + 1], 0, zero_bottom, bottom);
+            } else {
+              unpack<8>(words[0], words[1], zero_top, top), unpack<8>(words[2], words[3], zero_bottom, bottom);
+            }
+            if constexpr (kInside) {
+              convert<Type>(top, s[u][block], false), convert<Type>(bottom, s[u][block], true);
+            } else {
+              convert<Type>(top), convert<Type>(bottom);
+            }
+#pragma unroll
+            for (int j = 0; j < kParts; j++) {
+              const uint4 &right = x[u % kAhead][j][c];
+              float(&sum)[4] = kInside ? acc[0][j] : part[j];
+              mma<Type>(sum, top[0], bottom[0], top[1], bottom[1], right.x, right.y);
+              mma<Type>(sum, top[2], bottom[2], top[3], bottom[3], right.z, right.w);
+            }
           }
+          if constexpr (!kInside) {
+            const float scale[2] = {low_of<F16>(s[u][block]), high_of<F16>(s[u][block])};
+#pragma unroll
+            for (int j = 0; j < kParts; j++) {
+#pragma unroll
+              for (int n = 0; n < 4; n++) acc[0][j][n] += scale[n / 2] * part[j][n];
+            }
+          }
+        }
+        // As soon as the registers are free: loads are always under way.
+        if (next_tile < tiles) load_b(u, next_tile, next + u * kWarps + warp);
+        if (const int ahead = u + kAhead; ahead < kUnits) {
+          load_a(u % kAhead, begin + ahead * kWarps + warp);
+        } else if (next_tile < tiles && !stays) {
+          load_a(u % kAhead, next + (ahead - kUnits) * kWarps + warp);
         }
       }
-#pragma unroll
-      for (int block = 0; block < kScales; block++) {
-        float part[kParts][4] = {};
-        const uint32_t of_block = kZeros ? z[u] >> 16 * block : 0;
-        const uint32_t zero_top = kZeros ? of_block & 0xff : 1u << (kBits - 1),
-                       zero_bottom = kZeros ? of_block >> 8 & 0xff : 1u << (kBits - 1);
-#pragma unroll
-        for (int c = block * kChunks / kScales; c < (block + 1) * kChunks / kScales; c++) {
-          uint32_t top[4], bottom[4];
-          if constexpr (kBits == 4) {
-            unpack<4>(words[2 * c], 0, zero_top, top), unpack<4>(words[2 * c + 1], 0, zero_bottom, bottom);
-          } else {
-            unpack<8>(words[0], words[1], zero_top, top), unpack<8>(words[2], words[3], zero_bottom, bottom);
-          }
-          if constexpr (kInside) {
-            convert<Type>(top, s[u][block], false), convert<Type>(bottom, s[u][block], true);
-          } else {
-            convert<Type>(top), convert<Type>(bottom);
-          }
-#pragma unroll
-          for (int j = 0; j < kParts; j++) {
-            const uint4 &right = x[u % kAhead][j][c];
-            float(&sum)[4] = kInside ? acc[0][j] : part[j];
-            mma<Type>(sum, top[0], bottom[0], top[1], bottom[1], right.x, right.y);
-            mma<Type>(sum, top[2], bottom[2], top[3], bottom[3], right.z, right.w);
-          }
-        }
-        if constexpr (!kInside) {
-          const float scale[2] = {low_of<F16>(s[u][block]), high_of<F16>(s[u][block])};
-#pragma unroll
-          for (int j = 0; j < kParts; j++) {
-#pragma unroll
-            for (int n = 0; n < 4; n++) acc[0][j][n] += scale[n / 2] * part[j][n];
-          }
-        }
-      }
-      // As soon as the registers are free: loads are always under way.
-      if (begin + kAll < p.units) load_b(u, unit + kAll);
-      if (begin + kAll < p.units || u + kAhead < kUnits) load_a(u % kAhead, unit + kAhead * kRowsWarps);
     }
+    finish_rows<Out, Activation, kWarps, kGated, kNormed>(p, acc, tile, sums, memory + turn);
   }
-  finish_rows<Out, Activation, kGated, kNormed>(p, acc, squares, memory);
 }
 #endif
 
@@ -236,8 +247,9 @@ struct BlocksForm {
   bool zeros;
 };
 
-inline int32_t blocks_fill(const pk_block_gemm_t &problem, const RowsForm &rows, const BlocksForm &form,
-                           const void *gains, float epsilon, void *arguments, pk_cuda_launch_t *launch) {
+inline int32_t blocks_fill(const pk_cuda_device_t *device, const pk_block_gemm_t &problem, const RowsForm &rows,
+                           const BlocksForm &form, const void *gains, float epsilon, void *arguments,
+                           pk_cuda_launch_t *launch) {
   pk_gemm_t gemm = problem.gemm;
   gemm.ldb = gemm.k;  // packed weights have no leading dimension
   *launch = {};
@@ -247,7 +259,7 @@ inline int32_t blocks_fill(const pk_block_gemm_t &problem, const RowsForm &rows,
   if (form.zeros && (!problem.zeros || reinterpret_cast<uintptr_t>(problem.zeros) % 4 != 0)) return -1;
   BlocksParams &p = *static_cast<BlocksParams *>(arguments);
   if (reinterpret_cast<uintptr_t>(gains) % 16 != 0) return -1;
-  if (const int32_t status = rows_fill(gemm, rows, epsilon, &p, launch)) return status;
+  if (const int32_t status = rows_fill(device, gemm, rows, epsilon, &p, launch)) return status;
   p.gains = gains, p.scales = problem.scales, p.zeros = form.zeros ? problem.zeros : nullptr;
   p.units = layout.units, p.blocks = layout.blocks, p.shift = layout.shift;
   return 0;

@@ -6,7 +6,8 @@
  *
  * b is constant: its first elements are loaded before the kernel waits for those before it. Lanes load 16 bytes at a
  * time straight into the operands of matrix instructions, which sum over k in any order: b's rows are the 16 rows of an
- * instruction, a's its 8 columns. The warps of a block share k, and add up in shared memory. */
+ * instruction, a's its 8 columns. The warps of a block share k, and add up in shared memory. A block has tiles of
+ * columns one after the other, and loads the next one while it ends one. */
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,6 @@
 
 namespace pk {
 
-constexpr int kRowsWarps = 8, kRowsThreads = 32 * kRowsWarps;
 /* Elements of k that a warp takes at a time: 128 bytes of each row. */
 constexpr int kRowsUnit = 64;
 
@@ -29,8 +29,10 @@ struct RowsParams {
   float alpha, beta, epsilon;
 };
 
-/* Floats of shared memory: what each warp has of the results, and of the squares of a row. */
-constexpr int rows_memory(int rows, int tiles, bool normed) { return kRowsWarps * rows * (16 * tiles + normed); }
+/* Blocks of 8 warps on a multiprocessor, or half as many of 16. */
+constexpr int rows_blocks(int warps) { return 16 / warps; }
+/* Floats of shared memory: what each warp has of the results of two tiles, and of the squares of a row. */
+constexpr int rows_memory(int warps, int rows, int tiles, bool normed) { return warps * rows * (32 * tiles + normed); }
 
 /* float32 results. */
 struct F32 {
@@ -55,14 +57,28 @@ __device__ inline float squares_of(const uint4 &x) {
   return sum;
 }
 
-/* Adds up what the warps of a block have of its results, and of the squares of its rows, and writes the results. */
-template <class Out, class Activation, bool kGated, bool kNormed, int kTiles, int kParts>
-__device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTiles][kParts][4],
-                                   const float (&squares)[kParts], float *memory) {
+/* Has each warp's part of the squares of all rows in `sums` [warp, row], which are there behind a barrier. */
+template <class Type, int kWarps, int kRows>
+__device__ inline void sum_squares(const RowsParams &p, float *sums) {
+  const typename Type::Storage *a = static_cast<const typename Type::Storage *>(p.a);
+  for (int row = 0; row < p.m; row++) {
+    float sum = 0.0f;
+    for (int at = 8 * threadIdx.x; at < p.k; at += 8 * 32 * kWarps) {
+      sum += squares_of<Type>(*reinterpret_cast<const uint4 *>(a + row * p.lda + at));
+    }
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32 * kRows + row] = sum;
+  }
+}
+
+/* Adds up in `memory` what the warps of a block have of the results of a tile, and writes these. */
+template <class Out, class Activation, int kWarps, bool kGated, bool kNormed, int kTiles, int kParts>
+__device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTiles][kParts][4], int tile,
+                                   const float *sums, float *memory) {
   using Result = typename Out::Storage;
   constexpr int kRows = 8 * kParts, kColumns = 16 * kTiles, kResults = kGated ? kColumns / 2 : kColumns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  float *sums = memory + kRowsWarps * kRows * kColumns;
   // [warp, row, column]
 #pragma unroll
   for (int i = 0; i < kTiles; i++) {
@@ -75,32 +91,24 @@ __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTile
       }
     }
   }
-  if constexpr (kNormed) {
-#pragma unroll
-    for (int j = 0; j < kParts; j++) {
-      float sum = squares[j];
-      sum += shuffle_xor(sum, 1), sum += shuffle_xor(sum, 2);
-      if (t == 0) sums[warp * kRows + 8 * j + g] = sum;
-    }
-  }
   __syncthreads();
-  for (int at = threadIdx.x; at < p.m * kResults; at += kRowsThreads) {
+  for (int at = threadIdx.x; at < p.m * kResults; at += 32 * kWarps) {
     const int row = at / kResults, result = at % kResults;
-    const int column = blockIdx.x * kResults + result;
+    const int column = tile * kResults + result;
     if (column >= p.n) continue;
     float scale = p.alpha;
     if constexpr (kNormed) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kRowsWarps; i++) sum += sums[i * kRows + row];
+      for (int i = 0; i < kWarps; i++) sum += sums[i * kRows + row];
       scale *= rsqrtf(sum / float(p.k) + p.epsilon);
     }
     auto product = [&](int place) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kRowsWarps; i++) sum += memory[(i * kRows + row) * kColumns + place];
+      for (int i = 0; i < kWarps; i++) sum += memory[(i * kRows + row) * kColumns + place];
       sum *= scale;
-      if (p.bias != nullptr) sum += Out::widen(static_cast<const Result *>(p.bias)[blockIdx.x * kColumns + place]);
+      if (p.bias != nullptr) sum += Out::widen(static_cast<const Result *>(p.bias)[tile * kColumns + place]);
       return sum;
     };
     float value;
@@ -116,23 +124,23 @@ __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTile
   }
 }
 
-/* kRows: 8 or 16 rows of a; a block has 16 * kTiles columns. */
-template <class Type, class Out, class Activation, int kRows, int kTiles, bool kGated, bool kNormed>
+/* kRows: 8 or 16 rows of a; a tile has 16 * kTiles columns. */
+template <class Type, class Out, class Activation, int kWarps, int kRows, int kTiles, bool kGated, bool kNormed>
 __device__ inline void rows_product(const RowsParams &p, float *memory) {
   using Storage = typename Type::Storage;
   constexpr int kParts = kRows / 8, kUnits = 4 / kTiles, kColumns = 16 * kTiles;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int first = blockIdx.x * kColumns, columns = kGated ? 2 * p.n : p.n;
+  const int columns = kGated ? 2 * p.n : p.n, tiles = (columns + kColumns - 1) / kColumns;
   const uint4 zero = make_uint4(0, 0, 0, 0);
   const Storage *a = static_cast<const Storage *>(p.a), *b = static_cast<const Storage *>(p.b);
 
   uint4 w[kUnits][kTiles][2][2], x[kUnits][kParts][2];
-  auto load_b = [&](int unit, int k) {
+  auto load_b = [&](int unit, int tile, int k) {
 #pragma unroll
     for (int i = 0; i < kTiles; i++) {
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const int column = first + 16 * i + 8 * r + g;
+        const int column = tile * kColumns + 16 * i + 8 * r + g;
 #pragma unroll
         for (int c = 0; c < 2; c++) {
           const int at = k + 32 * c + 8 * t;
@@ -152,54 +160,59 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
       }
     }
   };
-  constexpr int kAll = kUnits * kRowsWarps * kRowsUnit;
-  auto place = [&](int unit) { return (unit * kRowsWarps + warp) * kRowsUnit; };
+  constexpr int kAll = kUnits * kWarps * kRowsUnit, kPartial = kWarps * kRows * kColumns;
+  auto place = [&](int unit) { return (unit * kWarps + warp) * kRowsUnit; };
 
   release_next();
 #pragma unroll
-  for (int u = 0; u < kUnits; u++) load_b(u, place(u));
+  for (int u = 0; u < kUnits; u++) load_b(u, blockIdx.x, place(u));
   wait_for_earlier();
 #pragma unroll
   for (int u = 0; u < kUnits; u++) load_a(u, place(u));
+  float *sums = memory + 2 * kPartial;
+  if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
 
-  float acc[kTiles][kParts][4] = {}, squares[kParts] = {};
-  for (int k = 0; k < p.k; k += kAll) {
+  for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
+    float acc[kTiles][kParts][4] = {};
+    for (int k = 0; k < p.k; k += kAll) {
+      const bool ends = k + kAll >= p.k;
+      const int next_tile = ends ? tile + gridDim.x : tile, next = ends ? 0 : k + kAll;
 #pragma unroll
-    for (int u = 0; u < kUnits; u++) {
-      if constexpr (kNormed) {
+      for (int u = 0; u < kUnits; u++) {
 #pragma unroll
-        for (int j = 0; j < kParts; j++) squares[j] += squares_of<Type>(x[u][j][0]) + squares_of<Type>(x[u][j][1]);
-      }
+        for (int i = 0; i < kTiles; i++) {
 #pragma unroll
-      for (int i = 0; i < kTiles; i++) {
+          for (int j = 0; j < kParts; j++) {
 #pragma unroll
-        for (int j = 0; j < kParts; j++) {
-#pragma unroll
-          for (int c = 0; c < 2; c++) {
-            const uint4 &top = w[u][i][0][c], &bottom = w[u][i][1][c], &right = x[u][j][c];
-            mma<Type>(acc[i][j], top.x, bottom.x, top.y, bottom.y, right.x, right.y);
-            mma<Type>(acc[i][j], top.z, bottom.z, top.w, bottom.w, right.z, right.w);
+            for (int c = 0; c < 2; c++) {
+              const uint4 &top = w[u][i][0][c], &bottom = w[u][i][1][c], &right = x[u][j][c];
+              mma<Type>(acc[i][j], top.x, bottom.x, top.y, bottom.y, right.x, right.y);
+              mma<Type>(acc[i][j], top.z, bottom.z, top.w, bottom.w, right.z, right.w);
+            }
           }
         }
+        // As soon as the registers are free: loads are always under way. Rows that fit stay.
+        if (next_tile < tiles) {
+          load_b(u, next_tile, next + place(u));
+          if (p.k > kAll) load_a(u, next + place(u));
+        }
       }
-      // As soon as the registers are free: loads are always under way.
-      if (k + kAll < p.k) load_b(u, k + kAll + place(u)), load_a(u, k + kAll + place(u));
     }
+    // Partial sums alternate between two places: none is read any more when it is written again.
+    finish_rows<Out, Activation, kWarps, kGated, kNormed>(p, acc, tile, sums, memory + turn);
   }
-
-  finish_rows<Out, Activation, kGated, kNormed>(p, acc, squares, memory);
 }
 #endif
 
 #ifdef PK_HOST
 /* What a kernel of few rows is made for; epsilon is of rows that are normed. */
 struct RowsForm {
-  int rows, tiles;
+  int warps, rows, tiles;
   bool residual, gated;
 };
 
-inline int32_t rows_fill(const pk_gemm_t &gemm, const RowsForm &form, float epsilon, void *arguments,
-                         pk_cuda_launch_t *launch) {
+inline int32_t rows_fill(const pk_cuda_device_t *device, const pk_gemm_t &gemm, const RowsForm &form, float epsilon,
+                         void *arguments, pk_cuda_launch_t *launch) {
   *launch = {};
   const int64_t columns = form.gated ? 2 * gemm.n : gemm.n;
   if (gemm.m < 1 || gemm.m > form.rows || gemm.n < 1 || gemm.k < 8 || gemm.batch != 1) return -1;
@@ -216,8 +229,11 @@ inline int32_t rows_fill(const pk_gemm_t &gemm, const RowsForm &form, float epsi
   p.m = int32_t(gemm.m), p.n = int32_t(gemm.n), p.k = int32_t(gemm.k);
   p.lda = gemm.lda, p.ldb = gemm.ldb, p.ldc = gemm.ldc, p.ldd = gemm.ldd;
   p.alpha = gemm.alpha, p.beta = gemm.beta, p.epsilon = epsilon;
-  const int tile = 16 * form.tiles;
-  *launch = {{uint32_t((columns + tile - 1) / tile), 1, 1}, {kRowsThreads, 1, 1}, 0, PK_CUDA_PROGRAMMATIC};
+  // All blocks run at once, and have as many tiles, or one less.
+  const int64_t tile = 16 * form.tiles, tiles = (columns + tile - 1) / tile;
+  const int64_t at_once = std::max(1, device->num_sms) * rows_blocks(form.warps), each = (tiles + at_once - 1) / at_once;
+  const uint32_t blocks = uint32_t((tiles + each - 1) / each), threads = uint32_t(32 * form.warps);
+  *launch = {{blocks, 1, 1}, {threads, 1, 1}, 0, PK_CUDA_PROGRAMMATIC};
   return 0;
 }
 #endif

@@ -210,7 +210,8 @@ def _plan(
     described = f"gemm {problem.dtype}->{problem.out} {weights} {known or f'{most_rows} or fewer '}x{size}"
 
     def few(rows: int) -> list[Any]:
-        return [*block_kernels(rows, form, rows_form, fast_math=options.use_fast_math, dtype=problem.dtype)]
+        fast, columns = options.use_fast_math, problem.columns * (2 if problem.gated else 1)
+        return [*block_kernels(rows, columns, form, rows_form, fast_math=fast, dtype=problem.dtype)]
 
     if known is not None and known <= ROWS[-1]:
         return rank(described, options.arch, [], few(known)), None

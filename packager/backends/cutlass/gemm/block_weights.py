@@ -11,7 +11,7 @@ import numpy as np
 
 from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.gemm.few_rows import MEGABYTES, RowsForm, RowsKernel
+from packager.backends.cutlass.gemm.few_rows import MEGABYTES, WARPS, RowsForm, RowsKernel, warps_for
 from packager.codegen.templates import MARK, render
 from packager.graph.block_weights import BlockFormat, unpack
 
@@ -47,9 +47,11 @@ class BlockRowsGemm(RowsKernel):
     dtype: str = "float16"
     gated: bool = False
     normed: bool = False
+    warps: int = WARPS
 
     def __post_init__(self) -> None:
-        if self.rows not in ROWS or self.bits not in (4, 8) or (self.gated and self.residual):
+        known = self.rows in ROWS and self.bits in (4, 8) and self.warps in (WARPS, 2 * WARPS)
+        if not known or (self.gated and self.residual):
             both = " with gates and a residual" * self.gated
             raise ValueError(f"there is no kernel of {self.rows} rows and {self.bits} bits{both}")
 
@@ -72,11 +74,11 @@ class BlockRowsGemm(RowsKernel):
             residual=self.residual,
             gated=self.gated,
             normed=self.normed,
+            warps=self.warps,
             rows=self.rows,
             bits=self.bits,
             blocks_of_unit=self.blocks_of_unit,
             zeros="true" if self.has_zeros else "false",
-            blocks=2,
         )
         return KernelSource(self.name, text, archs, MEGABYTES)
 
@@ -162,12 +164,12 @@ def _padded(numbers: Array, width: int) -> Array:
 
 
 def block_kernels(
-    rows: int, weights: BlockFormat, form: RowsForm, *, fast_math: bool, dtype: str = "float16"
+    rows: int, columns: int, weights: BlockFormat, form: RowsForm, *, fast_math: bool, dtype: str = "float16"
 ) -> list[BlockRowsGemm]:
-    """Return the kernel for so many rows of ``dtype`` and such weights, if there is one."""
+    """Return the kernel for so many rows of ``dtype`` and ``columns`` of such weights, if there is one."""
     fitting = next((most for most in ROWS if rows <= most), None)
     together = blocks_of_unit(weights)
     if fitting is None or form.out not in OUTPUTS.get(dtype, ()) or not together:
         return []
     made = partial(BlockRowsGemm, fitting, bits=weights.bits, blocks_of_unit=together, has_zeros=weights.has_zeros)
-    return [made(fast_math=fast_math, dtype=dtype, **vars(form))]
+    return [made(fast_math=fast_math, dtype=dtype, warps=warps_for(columns, weights.depth), **vars(form))]

@@ -158,7 +158,9 @@ def rank_gemm(
     problem = form.describe(shape, alignment)
     if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and form.constant and not form.gated:
         rows_form = RowsForm(form.out, form.activation, form.residual)
-        few = few_rows_kernels(shape.rows, dtype, rows_form, fast_math=options.use_fast_math)
+        few = few_rows_kernels(
+            (shape.rows, shape.columns, shape.depth), dtype, rows_form, fast_math=options.use_fast_math
+        )
         place = 0 if shape.rows <= FEW_ROWS or shape.depth <= SHORT_DEPTH else 1
         newest[place:place] = few if newest else []
         if options.split_k_slices == 1:

@@ -18,6 +18,9 @@ TILES = {8: 1, 16: 2}
 MOST_ROWS = max(TILES)
 # Elements of a load: extents along which memory is contiguous are multiples.
 EIGHT = 8
+# Of a block, which share the depth. Twice as many where there are no more tiles than multiprocessors, and more than
+# AT_ONCE of the depth, which is under way at once.
+WARPS, SMS, AT_ONCE = 8, 132, 2048
 
 
 class RowsKernel(KernelConfig):
@@ -29,6 +32,7 @@ class RowsKernel(KernelConfig):
     fast_math: bool
     gated: bool
     normed: bool
+    warps: int
 
     @property
     def form(self) -> str:
@@ -43,7 +47,8 @@ class RowsKernel(KernelConfig):
     @property
     def parts(self) -> list[str]:
         """What it does beside multiplying, as parts of kernels' names."""
-        return [form_name(self.form)] + ["c"] * self.residual + ["gated"] * self.gated + ["normed"] * self.normed
+        forms = ["c"] * self.residual + ["gated"] * self.gated + ["normed"] * self.normed
+        return [form_name(self.form), *forms] + [f"w{self.warps}"] * (self.warps != WARPS)
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,8 @@ class FewRowsGemm(RowsKernel):
     """A kernel for ``rows`` rows or fewer; ``dtype`` is of a and b [n, k], ``out`` of bias, c and d.
 
     K and the leading dimensions are multiples of 8. ``residual`` is whether c is read. ``gated``: half of the columns
-    are gates of the others, as of GemmConfig. ``normed``: rows are divided by their root mean square. Raises ValueError
-    for what the template has no form for.
+    are gates of the others, as of GemmConfig. ``normed``: rows are divided by their root mean square. A block has
+    ``warps``. Raises ValueError for what the template has no form for.
     """
 
     rows: int
@@ -63,9 +68,10 @@ class FewRowsGemm(RowsKernel):
     fast_math: bool = False
     gated: bool = False
     normed: bool = False
+    warps: int = WARPS
 
     def __post_init__(self) -> None:
-        if self.rows not in TILES or (self.gated and self.residual):
+        if self.rows not in TILES or (self.gated and self.residual) or self.warps not in (WARPS, 2 * WARPS):
             raise ValueError(f"there is no kernel of {self.rows} rows{' with gates and a residual' * self.gated}")
 
     @property
@@ -86,9 +92,9 @@ class FewRowsGemm(RowsKernel):
             residual=self.residual,
             gated=self.gated,
             normed=self.normed,
+            warps=self.warps,
             rows=self.rows,
             tiles=TILES[self.rows],
-            blocks=2,
         )
         return KernelSource(self.name, text, archs, MEGABYTES)
 
@@ -109,12 +115,19 @@ class RowsForm:
         return f"{self.activation}{' residual' * self.residual}{' gated' * self.gated}{' normed' * self.normed}"
 
 
-def few_rows_kernels(rows: int, dtype: str, form: RowsForm, *, fast_math: bool) -> list[FewRowsGemm]:
-    """Return the kernel for so many rows of aligned data, if there is one."""
+def warps_for(columns: int, depth: int, tile: int = 16) -> int:
+    """Return the warps of a block for a matrix of [columns, depth], of which it has ``tile`` columns at a time."""
+    return 2 * WARPS if columns <= SMS * tile and depth > AT_ONCE else WARPS
+
+
+def few_rows_kernels(size: tuple[int, int, int], dtype: str, form: RowsForm, *, fast_math: bool) -> list[FewRowsGemm]:
+    """Return the kernel for a product of rows x columns x depth of aligned data, if there is one."""
+    rows, columns, depth = size
     fitting = next((most for most in TILES if rows <= most), None)
     if dtype not in HALVES or fitting is None:
         return []
-    return [FewRowsGemm(fitting, dtype, fast_math=fast_math, **vars(form))]
+    warps = warps_for(columns, depth, 16 * TILES[fitting])
+    return [FewRowsGemm(fitting, dtype, warps=warps, fast_math=fast_math, **vars(form))]
 
 
 def rank_few_rows(size: tuple[int, int, int], dtype: str, form: RowsForm, options: CutlassOptions) -> Ranking:
@@ -126,5 +139,5 @@ def rank_few_rows(size: tuple[int, int, int], dtype: str, form: RowsForm, option
     problem = f"gemm {dtype}->{form.out} nt {rows}x{columns}x{depth} batch 1 aligned {EIGHT} {form.epilogue}"
     kernels: list[KernelConfig] = []
     if depth % EIGHT == 0 and dtype in HALVES and form.out in (dtype, "float32"):
-        kernels += few_rows_kernels(rows, dtype, form, fast_math=options.use_fast_math)
+        kernels += few_rows_kernels(size, dtype, form, fast_math=options.use_fast_math)
     return rank(problem, options.arch, [], kernels)

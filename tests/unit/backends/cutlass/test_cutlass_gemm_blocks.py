@@ -143,9 +143,10 @@ def aligned(array: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.sampled(5, every_value=False)
+@pytest.mark.parametrize("warps", [8, 16])
 @pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize("name", CASES)
-def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str, rows: int) -> None:
+def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str, rows: int, warps: int) -> None:
     case, rng = CASES[name], np.random.default_rng(1)
     weights = weights_of(case, rng)
     a = Numbers(rng.standard_normal((case.m, case.k + case.gap)), wide=False, half=case.half)
@@ -163,7 +164,7 @@ def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str
     blocks = BlockProblem(gemm, scales.ctypes.data, zeros.ctypes.data if case.zeros else 0, case.block)
     problem = NormedProblem(blocks, gains.address if case.normed else 0, 0.125 if case.normed else 0.0)
     form = (case.bits, blocks_of_unit(weights.form), case.zeros, case.wide, case.half, case.normed)
-    status = multiply(ctypes.byref(problem), rows, *form)
+    status = multiply(ctypes.byref(problem), warps, rows, *form, 1)  # on one multiprocessor
     if case.m > rows:
         assert status == -1
         return
@@ -217,7 +218,7 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
 def test_what_has_a_kernel() -> None:
     def names(rows: int, bits: int, block: int, depth: int = 256) -> list[str]:
         form = BlockFormat(bits, block, depth, has_zeros=False)
-        return [k.name for k in block_kernels(rows, form, RowsForm("float16", "silu"), fast_math=False)]
+        return [k.name for k in block_kernels(rows, 4096, form, RowsForm("float16", "silu"), fast_math=False)]
 
     assert names(1, 4, 32) == ["pk_gemm_blocks_f16_f16_8_w4b2_silu"]
     assert names(8, 4, 64) == names(8, 4, 256) == ["pk_gemm_blocks_f16_f16_8_w4_silu"]

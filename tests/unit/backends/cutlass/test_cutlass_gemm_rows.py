@@ -58,6 +58,8 @@ CASES = {
     "bfloat16": Case(m=4, kind="bf16", bias=True, residual=True),
     "float32 results": Case(m=4, kind="fp32", bias=True, relu=True),
     "gaps": Case(m=5, gap=8, residual=True),
+    "tiles one after the other": Case(m=5, n=150, k=2056, bias=True, residual=True),
+    "tiles one after the other, rows that stay": Case(m=5, n=150, k=1000, normed=True),
     "gates": Case(m=3, gated=True, relu=True),
     "gates with a bias": Case(m=2, n=40, gated=True, bias=True, gap=8),
     "gates of many rows": Case(m=13, n=24, k=1000, gated=True, relu=True),
@@ -75,9 +77,10 @@ def multiply(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.sampled(4, every_value=False)
+@pytest.mark.parametrize("warps", [8, 16])
 @pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize("name", CASES)
-def test_a_product_of_few_rows_is_that_of_numpy(multiply: Any, name: str, rows: int) -> None:
+def test_a_product_of_few_rows_is_that_of_numpy(multiply: Any, name: str, rows: int, warps: int) -> None:
     case = CASES[name]
     rng, half = np.random.default_rng(0), np.float16 if case.kind != "bf16" else ml_dtypes.bfloat16
     out = np.float32 if case.kind == "fp32" else half
@@ -96,7 +99,8 @@ def test_a_product_of_few_rows_is_that_of_numpy(multiply: Any, name: str, rows: 
     gemm.c = c.ctypes.data if case.residual else 0
     problem = NormedProblem(gemm, 0.125 if case.normed else 0.0)
     kind = ("fp16", "bf16", "fp32").index(case.kind)
-    status = multiply(ctypes.byref(problem), kind, rows, case.relu, case.gated, case.normed)
+    # On one multiprocessor, of which blocks have several tiles.
+    status = multiply(ctypes.byref(problem), kind, warps, rows, case.relu, case.gated, case.normed, 1)
     if case.m > rows:
         assert status == -1
         return
@@ -130,7 +134,8 @@ def names(
 def test_few_rows_have_a_kernel_of_their_own() -> None:
     assert names(1)[0] == "pk_gemm_rows_f16_f16_8_silu"
     assert names(1, archs=("sm_80",))[0] == names(1, archs=("sm_80", "sm_90a"))[0].partition("+")[0] == names(1)[0]
-    assert names(16)[0] == names(16, 3072)[1] == "pk_gemm_rows_f16_f16_16_silu"
+    assert names(16)[0] == "pk_gemm_rows_f16_f16_16_silu"
+    assert names(16, 3072)[1] == "pk_gemm_rows_f16_f16_16_silu_w16", "tiles for less than all multiprocessors"
     for others in (names(17), names(1, fixed=False), names(1, dtype="float32")):
         assert others
         assert not any("rows" in name for name in others)

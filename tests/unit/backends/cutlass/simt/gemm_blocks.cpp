@@ -15,51 +15,59 @@ struct Form {
   int bits, blocks;
   bool zeros, wide, normed;
 };
-template <class Type, int kRows, int kBits, int kBlocks, bool kZeros>
+template <class Type, int kWarps, int kRows, int kBits, int kBlocks, bool kZeros>
 void run(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form) {
-  const uint32_t shared = pk::rows_memory(kRows, 1, form.normed) * sizeof(float);
+  const uint32_t shared = pk::rows_memory(kWarps, kRows, 1, form.normed) * sizeof(float);
   simt::launch(launch.grid, int(launch.block[0]), shared, 1, [&](char *memory) {
     float *floats = reinterpret_cast<float *>(memory);
     if (form.normed)
-      pk::blocks_product<Type, Type, Relu, kRows, kBits, kBlocks, kZeros, true, true>(params, floats);
+      pk::blocks_product<Type, Type, Relu, kWarps, kRows, kBits, kBlocks, kZeros, true, true>(params, floats);
     else if (form.wide)
-      pk::blocks_product<Type, pk::F32, Relu, kRows, kBits, kBlocks, kZeros, false, false>(params, floats);
+      pk::blocks_product<Type, pk::F32, Relu, kWarps, kRows, kBits, kBlocks, kZeros, false, false>(params, floats);
     else
-      pk::blocks_product<Type, Type, pk::Unchanged, kRows, kBits, kBlocks, kZeros, false, false>(params, floats);
+      pk::blocks_product<Type, Type, pk::Unchanged, kWarps, kRows, kBits, kBlocks, kZeros, false, false>(params,
+                                                                                                         floats);
   });
 }
-template <class Type, int kRows, int kBits, int kBlocks>
+template <class Type, int kWarps, int kRows, int kBits, int kBlocks>
 void run_blocks(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form) {
-  form.zeros ? run<Type, kRows, kBits, kBlocks, true>(params, launch, form)
-             : run<Type, kRows, kBits, kBlocks, false>(params, launch, form);
+  form.zeros ? run<Type, kWarps, kRows, kBits, kBlocks, true>(params, launch, form)
+             : run<Type, kWarps, kRows, kBits, kBlocks, false>(params, launch, form);
 }
-template <class Type, int kRows>
+template <class Type, int kWarps, int kRows>
 void run_bits(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form) {
   if (form.bits == 8) {
-    return form.blocks == 2 ? run_blocks<Type, kRows, 8, 2>(params, launch, form)
-                            : run_blocks<Type, kRows, 8, 1>(params, launch, form);
+    return form.blocks == 2 ? run_blocks<Type, kWarps, kRows, 8, 2>(params, launch, form)
+                            : run_blocks<Type, kWarps, kRows, 8, 1>(params, launch, form);
   }
-  form.blocks == 4   ? run_blocks<Type, kRows, 4, 4>(params, launch, form)
-  : form.blocks == 2 ? run_blocks<Type, kRows, 4, 2>(params, launch, form)
-                     : run_blocks<Type, kRows, 4, 1>(params, launch, form);
+  form.blocks == 4   ? run_blocks<Type, kWarps, kRows, 4, 4>(params, launch, form)
+  : form.blocks == 2 ? run_blocks<Type, kWarps, kRows, 4, 2>(params, launch, form)
+                     : run_blocks<Type, kWarps, kRows, 4, 1>(params, launch, form);
+}
+template <class Type, int kWarps>
+void run_rows(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form, int rows) {
+  rows == 8 ? run_bits<Type, kWarps, 8>(params, launch, form) : run_bits<Type, kWarps, 16>(params, launch, form);
 }
 template <class Type>
-void run_rows(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form, int rows) {
-  rows == 8 ? run_bits<Type, 8>(params, launch, form) : run_bits<Type, 16>(params, launch, form);
+void run_warps(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form, int rows, int warps) {
+  warps == 8 ? run_rows<Type, 8>(params, launch, form, rows) : run_rows<Type, 16>(params, launch, form, rows);
 }
 }  // namespace
 
-extern "C" int32_t multiply(const pk_normed_block_gemm_t *problem, int32_t rows, int32_t bits, int32_t blocks,
-                            int32_t zeros, int32_t wide, int32_t half, int32_t normed) {
+extern "C" int32_t multiply(const pk_normed_block_gemm_t *problem, int32_t warps, int32_t rows, int32_t bits,
+                            int32_t blocks, int32_t zeros, int32_t wide, int32_t half, int32_t normed,
+                            int32_t num_sms) {
   pk::BlocksParams params;
   memset(static_cast<void *>(&params), 0, sizeof params);
+  pk_cuda_device_t device = {};
+  device.num_sms = num_sms;
   pk_cuda_launch_t launch;
-  const pk::RowsForm made = {rows, 1, problem->blocks.gemm.c != nullptr, normed != 0};
+  const pk::RowsForm made = {warps, rows, 1, problem->blocks.gemm.c != nullptr, normed != 0};
   const pk::BlocksForm weights = {bits, blocks, zeros != 0};
   const int32_t result =
-      pk::blocks_fill(problem->blocks, made, weights, problem->gains, problem->epsilon, &params, &launch);
+      pk::blocks_fill(&device, problem->blocks, made, weights, problem->gains, problem->epsilon, &params, &launch);
   if (result) return result;
   const Form form{bits, blocks, zeros != 0, wide != 0, normed != 0};
-  half ? run_rows<pk::F16>(params, launch, form, rows) : run_rows<pk::Bf16>(params, launch, form, rows);
+  half ? run_warps<pk::F16>(params, launch, form, rows, warps) : run_warps<pk::Bf16>(params, launch, form, rows, warps);
   return 0;
 }
