@@ -34,7 +34,9 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   const Storage *v = static_cast<const Storage *>(p.v) + batch * p.v_strides[0] + shared_head * p.v_strides[2];
   // A cache is as good as written: its rows are on their way to the L2 cache, which sees what is still written.
   if (const int key = (split * kWarps + warp) * kStep + lane; lane < kStep && key < p.keys) {
+#pragma unroll 1
     for (int dim = 0; dim < p.depth; dim += 64) prefetch_line(k + key * p.k_strides[1] + dim);
+#pragma unroll 1
     for (int dim = 0; dim < p.value_depth; dim += 64) prefetch_line(v + key * p.v_strides[1] + dim);
   }
   wait_for_earlier();
@@ -55,26 +57,37 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
     for (int c = 0; c < kChunks; c++) q[c][0] = query(0, c), q[c][1] = query(1, c);
   }
 
-  const int steps = (keys + kStep - 1) / kStep, workers = splits * kWarps;
+  const int steps = (keys + kStep - 1) / kStep, workers = splits * kWarps, first = split * kWarps + warp;
   auto load_bias = [&](uint32_t (&to)[kTiles][2], int step) {
     if (p.bias == nullptr || step >= steps) return;
+    const int key = step * kStep + 2 * t;
+    const bool is_whole = p.pairs && (step + 1) * kStep <= keys;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const uint16_t *from = static_cast<const uint16_t *>(p.bias) + mine[i].bias + key;
+#pragma unroll
+      for (int j = 0; j < kTiles; j++) {
+        to[j][i] = split_no_bias<Type>();
+        if (is_whole && mine[i].exists) to[j][i] = *reinterpret_cast<const uint32_t *>(from + 8 * j);
+      }
+    }
+    if (is_whole) return;
 #pragma unroll
     for (int j = 0; j < kTiles; j++) {
 #pragma unroll
-      for (int i = 0; i < 2; i++) to[j][i] = split_bias<Type>(p, mine[i], step * kStep + 8 * j + 2 * t, keys);
+      for (int i = 0; i < 2; i++) to[j][i] = split_bias<Type>(p, mine[i], key + 8 * j, keys);
     }
   };
   // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read.
-  auto is_live = [&](uint32_t (&of)[kTiles][2], int step) {
-    if (p.bias == nullptr || step >= steps) return step < steps;
+  auto is_live = [&](const uint32_t (&of)[kTiles][2], int step) {
+    if (p.bias == nullptr || step < 0 || step >= steps) return step >= 0 && step < steps;
     bool any = false;
 #pragma unroll
     for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(of[j][0]) || !is_masked<Type>(of[j][1]);
     return any_lane(any);
   };
   uint4 *const ring = reinterpret_cast<uint4 *>(memory) + warp * kStages * kPlaces * 32 + lane;
-  auto copy_keys = [&](int stage, int step) {
-    uint4 *to = ring + stage * kPlaces * 32;
+  auto copy_keys = [&](uint4 *to, int step) {
 #pragma unroll
     for (int j = 0; j < kTiles; j++) {
       const int key = step * kStep + 8 * j + g;
@@ -86,8 +99,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
       }
     }
   };
-  auto copy_values = [&](int stage, int step) {
-    uint4 *to = ring + (stage * kPlaces + kKeyPlaces) * 32;
+  auto copy_values = [&](uint4 *to, int step) {
 #pragma unroll
     for (int i = 0; i < kStep / 16; i++) {
 #pragma unroll
@@ -103,48 +115,32 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
     }
   };
 
-  // The bias of a step is read twice: ahead of its keys, for whether to read them, and for its scores.
-  int step = split * kWarps + warp, stage = 0, live = 0;
-  uint32_t ahead[kStages][kTiles][2], bias[kTiles][2];
-#pragma unroll
-  for (int i = 0; i < kStages; i++) load_bias(ahead[i], step + i * workers);
-#pragma unroll
-  for (int i = 0; i < kStages; i++) {
-    const bool is = is_live(ahead[i], step + i * workers);
-    live |= is << i;
-    if (is) copy_keys(i, step + i * workers);
-    end_copies();
-    if (is) copy_values(i, step + i * workers);
-    end_copies();
-  }
-  load_bias(ahead[0], step + kStages * workers);
-  load_bias(bias, step);
-
+  // One turn reads a step, and begins to copy the one that is kStages later into its place: each is written once in the
+  // code, of which a launch reads all and most of it only once. The bias of a step is read twice: ahead of its keys, for
+  // whether to copy them, and for its scores.
+  uint32_t ahead[kTiles][2], bias[kTiles][2];
   float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
-  for (; step < steps; step += workers, live >>= 1, stage = stage + 1 < kStages ? stage + 1 : 0) {
-    const bool is = live & 1, next = is_live(ahead[0], step + kStages * workers);
-    live |= next << kStages;
-    load_bias(ahead[0], step + (kStages + 1) * workers);
-    float scores[kTiles][4] = {};
-    wait_for_copies<2 * kStages - 1>();
-    if (is) {
-      const uint4 *from = ring + stage * kPlaces * 32;
+  int copied = first - workers, stage = 0, live = 0;  // the first turn but loads a bias
+#pragma unroll 1
+  for (int step = copied - kStages * workers; step < steps; step += workers) {
+    uint4 *const own = ring + stage * kPlaces * 32;
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+    if (live & 1) {
+      load_bias(bias, step);
+      float scores[kTiles][4] = {};
+      wait_for_copies<2 * kStages - 1>();
 #pragma unroll
       for (int c = 0; c < kChunks; c++) {
         const uint4 q0 = kKeepsQ ? q[kKeepsQ ? c : 0][0] : query(0, c),
                     q1 = kKeepsQ ? q[kKeepsQ ? c : 0][1] : query(1, c);
 #pragma unroll
         for (int j = 0; j < kTiles; j++) {
-          const uint4 x = from[(j * kChunks + c) * 32];
+          const uint4 x = own[(j * kChunks + c) * 32];
           mma<Type>(scores[j], q0.x, q1.x, q0.y, q1.y, x.x, x.y);
           mma<Type>(scores[j], q0.z, q1.z, q0.w, q1.w, x.z, x.w);
         }
       }
-    }
-    if (next) copy_keys(stage, step + kStages * workers);
-    end_copies();
-    uint32_t a[kTiles][2];
-    if (is) {
+      split_scale(p, scores);
       float top[2] = {most[0], most[1]};
 #pragma unroll
       for (int j = 0; j < kTiles; j++) {
@@ -165,6 +161,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
         most[i] = top[i];
         total[i] *= factor[i];
       }
+      uint32_t a[kTiles][2];
 #pragma unroll
       for (int j = 0; j < kTiles; j++) {
 #pragma unroll
@@ -182,24 +179,26 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
           for (int n = 0; n < 4; n++) acc[c][j][n] *= factor[n / 2];
         }
       }
-    }
-    load_bias(bias, step + workers);
-    wait_for_copies<2 * kStages - 1>();
-    if (is) {
-      const uint4 *from = ring + (stage * kPlaces + kKeyPlaces) * 32;
+      wait_for_copies<2 * kStages - 2>();
 #pragma unroll
       for (int i = 0; i < kStep / 16; i++) {
 #pragma unroll
         for (int c = 0; c < kSpans; c++) {
           uint4 x[4];
 #pragma unroll
-          for (int n = 0; n < 4; n++) x[n] = from[((i * kSpans + c) * 4 + n) * 32];
+          for (int n = 0; n < 4; n++) x[n] = own[kKeyPlaces * 32 + ((i * kSpans + c) * 4 + n) * 32];
           split_add_values<Type>(acc[c], a[2 * i], a[2 * i + 1], x);
         }
       }
     }
-    if (next) copy_values(stage, step + kStages * workers);
+    const bool is = is_live(ahead, copied);
+    live = live >> 1 | is << (kStages - 1);
+    if (is) copy_keys(own, copied);
     end_copies();
+    if (is) copy_values(own + kKeyPlaces * 32, copied);
+    end_copies();
+    copied += workers;
+    load_bias(ahead, copied);
   }
   __syncthreads();  // the ring becomes room for partial sums
 

@@ -21,7 +21,7 @@ inline int64_t split_parts(int64_t tiles, int64_t keys, int depth, int cluster, 
   int64_t best = 1, least = INT64_MAX;
   for (int64_t parts = 1; parts <= most; parts++) {
     const int64_t workers = parts * blocks * split_warps(depth), waves = (tiles * parts + at_once - 1) / at_once;
-    const int64_t cost = 8 * waves * ((steps + workers - 1) / workers + 4) + parts;
+    const int64_t cost = 8 * waves * ((steps + workers - 1) / workers + 4) + parts / 2;
     if (cost < least) best = parts, least = cost;
     if (workers >= steps) break;
   }

@@ -1,5 +1,6 @@
 /* How results of parts of the keys become those of all: of the warps of a block, of the blocks of a cluster, and, by who
- * is last, of all that have a tile. A thread has a quad of elements each time. */
+ * is last, of all that have a tile. A thread has a quad of elements each time. Loops that run once or twice are not
+ * unrolled: what takes longest here is to fetch code. */
 #pragma once
 
 #include "attention_split_problem.h"
@@ -44,7 +45,7 @@ __device__ inline void split_merge(const SplitParams &p, const SplitMemory &memo
   auto finish = [&](int quad, const SplitSum &of) {
     const int row = quad / row_quads, dim = quad % row_quads * 4;
     const SplitRow place = split_row_of(p, row_tile * kSplitRows + row, shared_head, batch);
-    const float factor = of.total == 0.0f ? 0.0f : 1.0f / of.total;
+    const float factor = of.total == 0.0f ? 0.0f : reciprocal_of(of.total);
     uint2 packed;
     packed.x = pack<Type>(of.sum.x * factor, of.sum.y * factor);
     packed.y = pack<Type>(of.sum.z * factor, of.sum.w * factor);
@@ -65,6 +66,7 @@ __device__ inline void split_merge(const SplitParams &p, const SplitMemory &memo
   const int share = kCluster ? split % kShares : 0, size = (quads + kShares - 1) / kShares;
   const int begin = share * size, end = begin + size < quads ? begin + size : quads, parts = splits / kShares;
   if constexpr (kCluster != 0) {
+#pragma unroll 1
     for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
       const SplitSum sum = sum_of_warps(quad);
       *reinterpret_cast<float4 *>(memory.of_block + 4 * quad) = sum.sum;
@@ -87,39 +89,46 @@ __device__ inline void split_merge(const SplitParams &p, const SplitMemory &memo
   };
   const int tile = blockIdx.y + gridDim.y * batch;
   float *partial = p.partial + int64_t(tile) * parts * quads * 6;
-  for (int quad = begin + threadIdx.x; quad < end; quad += kThreads) {
-    const SplitSum sum = sum_of_cluster(quad);
-    if (parts == 1) {
-      finish(quad, sum);
-      continue;
-    }
-    float2 *to = reinterpret_cast<float2 *>(partial + (int64_t(split / kShares) * quads + quad) * 6);
-    to[0] = make_float2(sum.sum.x, sum.sum.y), to[1] = make_float2(sum.sum.z, sum.sum.w);
-    to[2] = make_float2(sum.most, sum.total);
-  }
-  if constexpr (kCluster != 0) cluster_sync();  // no block ends while another reads its memory
-  if (parts == 1) return;
-
-  volatile uint32_t *last = reinterpret_cast<uint32_t *>(memory.block_stats + 2 * memory.rows);
-  uint32_t *arrived = p.arrived + tile * kShares + share;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    *last = atomicAdd(arrived, 1u) == uint32_t(parts - 1);
-    if (*last) *arrived = 0;
-  }
-  __syncthreads();
-  if (*last == 0) return;
-  __threadfence();
-  for (int quad = begin + threadIdx.x; quad < end; quad += kThreads) {
+  auto sum_of_parts = [&](int quad) {
     SplitSum sum;
-#pragma unroll 8
+#pragma unroll 4
     for (int i = 0; i < parts; i++) {
       const float2 *from = reinterpret_cast<const float2 *>(partial + (int64_t(i) * quads + quad) * 6);
       const float2 low = __ldcg(from), high = __ldcg(from + 1), stats = __ldcg(from + 2);
       sum.add(make_float4(low.x, low.y, high.x, high.y), stats.x, stats.y);
     }
-    finish(quad, sum);
+    return sum;
+  };
+  volatile uint32_t *last = reinterpret_cast<uint32_t *>(memory.block_stats + 2 * memory.rows);
+  // Once for the block's own part, and once for all.
+#pragma unroll 1
+  for (bool all = parts == 1;; all = true) {
+    const bool own = !all || parts == 1;
+#pragma unroll 1
+    for (int quad = begin + threadIdx.x; quad < end; quad += kThreads) {
+      const SplitSum sum = own ? sum_of_cluster(quad) : sum_of_parts(quad);
+      if (all) {
+        finish(quad, sum);
+        continue;
+      }
+      float2 *to = reinterpret_cast<float2 *>(partial + (int64_t(split / kShares) * quads + quad) * 6);
+      to[0] = make_float2(sum.sum.x, sum.sum.y), to[1] = make_float2(sum.sum.z, sum.sum.w);
+      to[2] = make_float2(sum.most, sum.total);
+    }
+    if constexpr (kCluster != 0) {
+      if (own) cluster_sync();  // no block ends while another reads its memory
+    }
+    if (all) break;
+    uint32_t *arrived = p.arrived + tile * kShares + share;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      *last = atomicAdd(arrived, 1u) == uint32_t(parts - 1);
+      if (*last) *arrived = 0;
+    }
+    __syncthreads();
+    if (*last == 0) break;
+    __threadfence();
   }
 }
 

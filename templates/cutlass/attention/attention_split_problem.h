@@ -53,6 +53,12 @@ __device__ inline SplitRow split_row_of(const SplitParams &p, int row, int share
   return result;
 }
 
+/* Two keys that a mask leaves out, in one register. */
+template <class Type>
+__device__ inline constexpr uint32_t split_no_bias() {
+  return Type::kIsHalf ? 0xfc00fc00u : 0xff80ff80u;
+}
+
 /* Two neighbors of a bias in one register, -inf where there is no key or no row. */
 template <class Type>
 __device__ inline uint32_t split_bias(const SplitParams &p, const SplitRow &row, int key, int keys) {
@@ -69,12 +75,30 @@ __device__ inline int split_keys(const SplitParams &p, int batch) {
   return p.lengths[batch] < 0 ? 0 : p.lengths[batch];
 }
 
-/* The score of a product of a row with `key`, whose bias is one of the pair: the high one of an odd key. */
+/* Makes scores of products with keys: scaled, and then softcap * tanh(score / softcap). */
+template <int kTiles>
+__device__ inline void split_scale(const SplitParams &p, float (&scores)[kTiles][4]) {
+#pragma unroll
+  for (int j = 0; j < kTiles; j++) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) scores[j][n] *= p.scale;
+  }
+  if (p.softcap <= 0.0f) return;
+  const float twice = 2.0f * kLog2OfE / p.softcap;
+#pragma unroll
+  for (int j = 0; j < kTiles; j++) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      const float squared = exp2_of(twice * scores[j][n]);  // infinite at most, or 0
+      scores[j][n] = p.softcap - 2.0f * p.softcap * reciprocal_of(squared + 1.0f);
+    }
+  }
+}
+
+/* The score of a row with `key`, to which its bias is added, one of the pair: the high one of an odd key. */
 template <class Type>
-__device__ inline float split_score(const SplitParams &p, const SplitRow &row, float product, uint32_t pair, int key,
+__device__ inline float split_score(const SplitParams &p, const SplitRow &row, float score, uint32_t pair, int key,
                                     int keys) {
-  float score = product * p.scale;
-  if (p.softcap > 0.0f) score = p.softcap * tanhf(score / p.softcap);
   if (p.bias != nullptr) score += key % 2 ? high_of<Type>(pair) : low_of<Type>(pair);
   return key >= keys || (p.causal && key > row.query) ? -INFINITY : score;
 }
@@ -96,8 +120,7 @@ __device__ inline void split_add_values(float (&acc)[8][4], const uint32_t (&lef
 
 template <class Type>
 __device__ inline bool is_masked(uint32_t pair) {
-  const uint32_t none = Type::kIsHalf ? 0xfc00fc00 : 0xff80ff80;
-  return pair == none;
+  return pair == split_no_bias<Type>();
 }
 #endif
 

@@ -53,6 +53,7 @@ __device__ inline void warp_attention(const WarpsParams &params) {
     }
   }
 
+  split_scale(p, scores);
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {};
 #pragma unroll
   for (int j = 0; j < kTiles; j++) {

@@ -162,6 +162,7 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   const bool stays = kAhead == kUnits && p.units <= kAll;  // the data, for all tiles
   for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
     float acc[1][kParts][4] = {};
+#pragma unroll 1
     for (int begin = 0; begin < p.units; begin += kAll) {
       const bool ends = begin + kAll >= p.units;
       const int next_tile = ends ? tile + gridDim.x : tile, next = ends ? 0 : begin + kAll;

@@ -61,8 +61,10 @@ __device__ inline float squares_of(const uint4 &x) {
 template <class Type, int kWarps, int kRows>
 __device__ inline void sum_squares(const RowsParams &p, float *sums) {
   const typename Type::Storage *a = static_cast<const typename Type::Storage *>(p.a);
+#pragma unroll 1
   for (int row = 0; row < p.m; row++) {
     float sum = 0.0f;
+#pragma unroll 2
     for (int at = 8 * threadIdx.x; at < p.k; at += 8 * 32 * kWarps) {
       sum += squares_of<Type>(*reinterpret_cast<const uint4 *>(a + row * p.lda + at));
     }
@@ -92,6 +94,7 @@ __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTile
     }
   }
   __syncthreads();
+#pragma unroll 1
   for (int at = threadIdx.x; at < p.m * kResults; at += 32 * kWarps) {
     const int row = at / kResults, result = at % kResults;
     const int column = tile * kResults + result;
@@ -174,6 +177,7 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
 
   for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
     float acc[kTiles][kParts][4] = {};
+#pragma unroll 1
     for (int k = 0; k < p.k; k += kAll) {
       const bool ends = k + kAll >= p.k;
       const int next_tile = ends ? tile + gridDim.x : tile, next = ends ? 0 : k + kAll;
