@@ -89,7 +89,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
       const Storage *from = k + key * p.k_strides[1] + 8 * t;
 #pragma unroll
       for (int c = 0; c < kChunks; c++) {
-        const bool exists = key < keys && 32 * c + 8 * t < p.depth;
+        const bool exists = uint32_t(key) < uint32_t(keys) && 32 * c + 8 * t < p.depth;
         copy_async(to + (j * kChunks + c) * 32, exists ? from + 32 * c : k, exists);
       }
     }
@@ -103,7 +103,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
         const Storage *from = v + key * p.v_strides[1] + 8 * g;
 #pragma unroll
         for (int c = 0; c < kSpans; c++) {
-          const bool exists = key < keys && 64 * c + 8 * g < p.value_depth;
+          const bool exists = uint32_t(key) < uint32_t(keys) && 64 * c + 8 * g < p.value_depth;
           copy_async(to + ((i * kSpans + c) * 4 + n) * 32, exists ? from + 64 * c : v, exists);
         }
       }

@@ -31,6 +31,15 @@ extern "C" int32_t attend(const pk_attention_t *problem, int32_t half, int32_t c
   const pk_cuda_device_t device = {90, num_sms};
   const int32_t result = pk::split_fill(&device, *problem, causal, depth, cluster, &params, &launch);
   if (result) return result;
+  simt::readable.clear();
+  auto reads = [&](const void *tensor, const int64_t (&strides)[3], int64_t rows, int64_t heads, int64_t dims) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor);
+    const int64_t last = (problem->batch - 1) * strides[0] + (rows - 1) * strides[1] + (heads - 1) * strides[2];
+    simt::readable.emplace_back(begin, begin + 2 * (last + dims));
+  };
+  reads(problem->q, problem->q_strides, problem->queries, problem->heads, problem->depth);
+  reads(problem->k, problem->k_strides, problem->keys, problem->heads / problem->group, problem->depth);
+  reads(problem->v, problem->v_strides, problem->keys, problem->heads / problem->group, problem->value_depth);
   half ? run<pk::F16>(params, launch, depth, cluster) : run<pk::Bf16>(params, launch, depth, cluster);
   return int32_t(launch.grid[0]);
 }

@@ -128,6 +128,17 @@ inline void launch(const uint32_t (&blocks)[3], int threads, uint32_t shared, in
 using std::max;
 using std::min;
 
+namespace simt {
+/* Where loads of 16 bytes may be; anywhere if there are none. */
+inline std::vector<std::pair<uintptr_t, uintptr_t>> readable;
+inline bool is_readable(const void *from, size_t bytes) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(from);
+  for (const auto &[begin, end] : readable) {
+    if (begin <= at && at + bytes <= end) return true;
+  }
+  return readable.empty();
+}
+}  // namespace simt
 inline void __syncthreads() { simt::meet(simt::grid->running->block->barrier, simt::threads()); }
 inline void __threadfence() {}
 inline float2 __ldcg(const float2 *from) { return *from; }

@@ -18,7 +18,7 @@ inline void mma(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t
   });
 }
 inline uint4 load_once(const void *from) {
-  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) abort();
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || !simt::is_readable(from, 16)) abort();
   return *static_cast<const uint4 *>(from);
 }
 /* Copies are made as late as a kernel allows: when it waits for them. */
