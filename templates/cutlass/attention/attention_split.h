@@ -7,10 +7,7 @@
  * needs are 16 bytes at a time: it copies them to places of its own in shared memory, some steps ahead, and no thread
  * waits for another before the end.
  * Then the warps' results are merged, those of the blocks of a cluster, and, by who is last, those of all that have a
- * tile: a quad of elements by one thread each time.
- *
- * All of it is done twice, at first without keys, before the kernel waits: code that it has run is in the caches of the
- * multiprocessor, from which other kernels have displaced it, and to fetch it takes longer than to run it. */
+ * tile: a quad of elements by one thread each time. */
 #pragma once
 
 #include "attention_split_merge.h"
@@ -42,7 +39,10 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
 #pragma unroll 1
     for (int dim = 0; dim < p.value_depth; dim += 64) prefetch_line(v + key * p.v_strides[1] + dim);
   }
+  wait_for_earlier();
   const int rows = p.rows - row_tile * kSplitRows < kSplitRows ? p.rows - row_tile * kSplitRows : kSplitRows;
+  const int keys = split_keys(p, batch);
+
   const SplitRow mine[2] = {split_row_of(p, row_tile * kSplitRows + g, shared_head, batch),
                             split_row_of(p, row_tile * kSplitRows + g + 8, shared_head, batch)};
 
@@ -51,10 +51,15 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
     if (!mine[i].exists || dim >= p.depth) return make_uint4(0, 0, 0, 0);
     return *reinterpret_cast<const uint4 *>(static_cast<const Storage *>(p.q) + mine[i].q + dim);
   };
-  const int workers = splits * kWarps, first = split * kWarps + warp;
-  int keys = 0, steps = 0;
+  uint4 q[kKeepsQ ? kChunks : 1][2];
+  if constexpr (kKeepsQ) {
+#pragma unroll
+    for (int c = 0; c < kChunks; c++) q[c][0] = query(0, c), q[c][1] = query(1, c);
+  }
+
+  const int steps = (keys + kStep - 1) / kStep, workers = splits * kWarps, first = split * kWarps + warp;
   auto load_bias = [&](uint32_t (&to)[kTiles][2], int step) {
-    if (p.bias == nullptr || step < 0 || step >= steps) return;
+    if (p.bias == nullptr || step >= steps) return;
     const int key = step * kStep + 2 * t;
     const bool is_whole = p.pairs && (step + 1) * kStep <= keys;
 #pragma unroll
@@ -73,9 +78,10 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
       for (int i = 0; i < 2; i++) to[j][i] = split_bias<Type>(p, mine[i], key + 8 * j, keys);
     }
   };
-  // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read.
+  // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read. The first is not asked:
+  // it is on its way to the L2 cache already.
   auto is_live = [&](const uint32_t (&of)[kTiles][2], int step) {
-    if (p.bias == nullptr || step < 0 || step >= steps) return step >= 0 && step < steps;
+    if (p.bias == nullptr || step == first || step >= steps) return step < steps;
     bool any = false;
 #pragma unroll
     for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(of[j][0]) || !is_masked<Type>(of[j][1]);
@@ -89,7 +95,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
       const Storage *from = k + key * p.k_strides[1] + 8 * t;
 #pragma unroll
       for (int c = 0; c < kChunks; c++) {
-        const bool exists = uint32_t(key) < uint32_t(keys) && 32 * c + 8 * t < p.depth;
+        const bool exists = key < keys && 32 * c + 8 * t < p.depth;
         copy_async(to + (j * kChunks + c) * 32, exists ? from + 32 * c : k, exists);
       }
     }
@@ -103,140 +109,126 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
         const Storage *from = v + key * p.v_strides[1] + 8 * g;
 #pragma unroll
         for (int c = 0; c < kSpans; c++) {
-          const bool exists = uint32_t(key) < uint32_t(keys) && 64 * c + 8 * g < p.value_depth;
+          const bool exists = key < keys && 64 * c + 8 * g < p.value_depth;
           copy_async(to + ((i * kSpans + c) * 4 + n) * 32, exists ? from + 64 * c : v, exists);
         }
       }
     }
   };
 
+  // One turn reads a step, and begins to copy the one that is kStages later into its place: each is written once in the
+  // code, of which a launch reads all and most of it only once. The bias of a step is read twice: ahead of its keys, for
+  // whether to copy them, and for its scores.
+  uint32_t ahead[kTiles][2], bias[kTiles][2];
+  float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
+  int copied = first, stage = 0, live = 0;
 #pragma unroll 1
-  for (int turn = 0; turn < 2; turn++) {
-    const bool waits = turn == 0;
-    uint4 q[kKeepsQ ? kChunks : 1][2] = {};
-    if (!waits) {
-      wait_for_earlier();
-      keys = split_keys(p, batch), steps = (keys + kStep - 1) / kStep;
-      if constexpr (kKeepsQ) {
+  for (int step = first - kStages * workers; step < steps; step += workers) {
+    uint4 *const own = ring + stage * kPlaces * 32;
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+    if (live & 1) {
+      load_bias(bias, step);
+      float scores[kTiles][4] = {};
+      wait_for_copies<2 * kStages - 1>();
 #pragma unroll
-        for (int c = 0; c < kChunks; c++) q[c][0] = query(0, c), q[c][1] = query(1, c);
-      }
-    }
-    // One turn reads a step, and begins to copy the one that is kStages later into its place: each is written once in the
-    // code. The bias of a step is read twice: ahead of its keys, for whether to copy them, and for its scores.
-    uint32_t ahead[kTiles][2], bias[kTiles][2];
-    float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
-    int copied = first - workers, stage = 0, live = 0;  // the first turn but loads a bias
-#pragma unroll 1
-    for (int step = copied - kStages * workers; step < steps; step += workers) {
-      uint4 *const own = ring + stage * kPlaces * 32;
-      stage = stage + 1 < kStages ? stage + 1 : 0;
-      if (waits || live & 1) {
-        load_bias(bias, step);
-        float scores[kTiles][4] = {};
-        wait_for_copies<2 * kStages - 1>();
-#pragma unroll
-        for (int c = 0; c < kChunks; c++) {
-          const uint4 q0 = kKeepsQ || waits ? q[kKeepsQ ? c : 0][0] : query(0, c),
-                      q1 = kKeepsQ || waits ? q[kKeepsQ ? c : 0][1] : query(1, c);
-#pragma unroll
-          for (int j = 0; j < kTiles; j++) {
-            const uint4 x = own[(j * kChunks + c) * 32];
-            mma<Type>(scores[j], q0.x, q1.x, q0.y, q1.y, x.x, x.y);
-            mma<Type>(scores[j], q0.z, q1.z, q0.w, q1.w, x.z, x.w);
-          }
-        }
-        split_scale(p, scores);
-        float top[2] = {most[0], most[1]};
+      for (int c = 0; c < kChunks; c++) {
+        const uint4 q0 = kKeepsQ ? q[kKeepsQ ? c : 0][0] : query(0, c),
+                    q1 = kKeepsQ ? q[kKeepsQ ? c : 0][1] : query(1, c);
 #pragma unroll
         for (int j = 0; j < kTiles; j++) {
-#pragma unroll
-          for (int n = 0; n < 4; n++) {
-            const int key = step * kStep + 8 * j + 2 * t + n % 2, i = n / 2;
-            scores[j][n] = split_score<Type>(p, mine[i], scores[j][n], bias[j][i], key, keys);
-            top[i] = fmaxf(top[i], scores[j][n]);
-          }
-        }
-        float factor[2], base[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          top[i] = fmaxf(top[i], shuffle_xor(top[i], 1));
-          top[i] = fmaxf(top[i], shuffle_xor(top[i], 2));
-          base[i] = top[i] == -INFINITY ? 0.0f : top[i];
-          factor[i] = exp2_of((most[i] - base[i]) * kLog2OfE);
-          most[i] = top[i];
-          total[i] *= factor[i];
-        }
-        uint32_t a[kTiles][2];
-#pragma unroll
-        for (int j = 0; j < kTiles; j++) {
-#pragma unroll
-          for (int n = 0; n < 4; n++) {
-            scores[j][n] = exp2_of((scores[j][n] - base[n / 2]) * kLog2OfE);
-            total[n / 2] += scores[j][n];
-          }
-          a[j][0] = pack<Type>(scores[j][0], scores[j][1]), a[j][1] = pack<Type>(scores[j][2], scores[j][3]);
-        }
-#pragma unroll
-        for (int c = 0; c < kSpans; c++) {
-#pragma unroll
-          for (int j = 0; j < 8; j++) {
-#pragma unroll
-            for (int n = 0; n < 4; n++) acc[c][j][n] *= factor[n / 2];
-          }
-        }
-        wait_for_copies<2 * kStages - 2>();
-#pragma unroll
-        for (int i = 0; i < kStep / 16; i++) {
-#pragma unroll
-          for (int c = 0; c < kSpans; c++) {
-            uint4 x[4];
-#pragma unroll
-            for (int n = 0; n < 4; n++) x[n] = own[kKeyPlaces * 32 + ((i * kSpans + c) * 4 + n) * 32];
-            split_add_values<Type>(acc[c], a[2 * i], a[2 * i + 1], x);
-          }
+          const uint4 x = own[(j * kChunks + c) * 32];
+          mma<Type>(scores[j], q0.x, q1.x, q0.y, q1.y, x.x, x.y);
+          mma<Type>(scores[j], q0.z, q1.z, q0.w, q1.w, x.z, x.w);
         }
       }
-      const bool is = is_live(ahead, copied);
-      live = live >> 1 | is << (kStages - 1);
-      if (waits || is) copy_keys(own, copied);
-      end_copies();
-      if (waits || is) copy_values(own + kKeyPlaces * 32, copied);
-      end_copies();
-      copied += workers;
-      load_bias(ahead, copied);
-    }
-    wait_for_copies<0>();
-    __syncthreads();  // the ring becomes room for partial sums
-
-    const SplitMemory sums(memory, kWarps, rows, p.value_depth);
+      split_scale(p, scores);
+      float top[2] = {most[0], most[1]};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int row = g + 8 * i;
-      total[i] += shuffle_xor(total[i], 1);
-      total[i] += shuffle_xor(total[i], 2);
-      if (row >= rows) continue;
-      float *to = sums.of_warps + warp * sums.tile + row * p.value_depth;
+      for (int j = 0; j < kTiles; j++) {
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+          const int key = step * kStep + 8 * j + 2 * t + n % 2, i = n / 2;
+          scores[j][n] = split_score<Type>(p, mine[i], scores[j][n], bias[j][i], key, keys);
+          top[i] = fmaxf(top[i], scores[j][n]);
+        }
+      }
+      float factor[2], base[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        top[i] = fmaxf(top[i], shuffle_xor(top[i], 1));
+        top[i] = fmaxf(top[i], shuffle_xor(top[i], 2));
+        base[i] = top[i] == -INFINITY ? 0.0f : top[i];
+        factor[i] = exp2_of((most[i] - base[i]) * kLog2OfE);
+        most[i] = top[i];
+        total[i] *= factor[i];
+      }
+      uint32_t a[kTiles][2];
+#pragma unroll
+      for (int j = 0; j < kTiles; j++) {
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+          scores[j][n] = exp2_of((scores[j][n] - base[n / 2]) * kLog2OfE);
+          total[n / 2] += scores[j][n];
+        }
+        a[j][0] = pack<Type>(scores[j][0], scores[j][1]), a[j][1] = pack<Type>(scores[j][2], scores[j][3]);
+      }
 #pragma unroll
       for (int c = 0; c < kSpans; c++) {
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-          const int dim = 64 * c + 16 * t + 8 * n;  // of eight
-          if (dim >= p.value_depth) continue;
+        for (int j = 0; j < 8; j++) {
 #pragma unroll
-          for (int j = 0; j < 8; j += 4) {
-            *reinterpret_cast<float4 *>(to + dim + j) = make_float4(
-                acc[c][j][2 * i + n], acc[c][j + 1][2 * i + n], acc[c][j + 2][2 * i + n], acc[c][j + 3][2 * i + n]);
-          }
+          for (int n = 0; n < 4; n++) acc[c][j][n] *= factor[n / 2];
         }
       }
-      float *stats = sums.warp_stats + 2 * (warp * rows + row);
-      if (t == 0) stats[0] = most[i], stats[1] = total[i];
+      wait_for_copies<2 * kStages - 2>();
+#pragma unroll
+      for (int i = 0; i < kStep / 16; i++) {
+#pragma unroll
+        for (int c = 0; c < kSpans; c++) {
+          uint4 x[4];
+#pragma unroll
+          for (int n = 0; n < 4; n++) x[n] = own[kKeyPlaces * 32 + ((i * kSpans + c) * 4 + n) * 32];
+          split_add_values<Type>(acc[c], a[2 * i], a[2 * i + 1], x);
+        }
+      }
     }
-    __syncthreads();
-    split_merge<Type, kWarps, kCluster>(p, sums, row_tile, shared_head, batch, waits);
-    __syncthreads();
+    const bool is = is_live(ahead, copied);
+    live = live >> 1 | is << (kStages - 1);
+    if (is) copy_keys(own, copied);
+    end_copies();
+    if (is) copy_values(own + kKeyPlaces * 32, copied);
+    end_copies();
+    copied += workers;
+    load_bias(ahead, copied);
   }
+  __syncthreads();  // the ring becomes room for partial sums
+
+  const SplitMemory sums(memory, kWarps, rows, p.value_depth);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = g + 8 * i;
+    total[i] += shuffle_xor(total[i], 1);
+    total[i] += shuffle_xor(total[i], 2);
+    if (row >= rows) continue;
+    float *to = sums.of_warps + warp * sums.tile + row * p.value_depth;
+#pragma unroll
+    for (int c = 0; c < kSpans; c++) {
+#pragma unroll
+      for (int n = 0; n < 2; n++) {
+        const int dim = 64 * c + 16 * t + 8 * n;  // of eight
+        if (dim >= p.value_depth) continue;
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+          *reinterpret_cast<float4 *>(to + dim + j) = make_float4(
+              acc[c][j][2 * i + n], acc[c][j + 1][2 * i + n], acc[c][j + 2][2 * i + n], acc[c][j + 3][2 * i + n]);
+        }
+      }
+    }
+    float *stats = sums.warp_stats + 2 * (warp * rows + row);
+    if (t == 0) stats[0] = most[i], stats[1] = total[i];
+  }
+  __syncthreads();
+  split_merge<Type, kWarps, kCluster>(p, sums, row_tile, shared_head, batch);
 }
 
 }  // namespace pk

@@ -35,10 +35,10 @@ struct SplitMemory {
   }
 };
 
-/* Merges a tile of `row_tile`'s rows, and stores it, unless the kernel is still to wait for others. */
+/* Merges a tile of `row_tile`'s rows, and stores it. */
 template <class Type, int kWarps, int kCluster>
 __device__ inline void split_merge(const SplitParams &p, const SplitMemory &memory, int row_tile, int shared_head,
-                                   int batch, bool waits) {
+                                   int batch) {
   using Storage = typename Type::Storage;
   constexpr int kThreads = 32 * kWarps;
   const int row_quads = p.value_depth / 4, quads = memory.rows * row_quads, splits = gridDim.x, split = blockIdx.x;
@@ -107,7 +107,6 @@ __device__ inline void split_merge(const SplitParams &p, const SplitMemory &memo
 #pragma unroll 1
     for (int quad = begin + threadIdx.x; quad < end; quad += kThreads) {
       const SplitSum sum = own ? sum_of_cluster(quad) : sum_of_parts(quad);
-      if (waits) continue;
       if (all) {
         finish(quad, sum);
         continue;
@@ -119,7 +118,7 @@ __device__ inline void split_merge(const SplitParams &p, const SplitMemory &memo
     if constexpr (kCluster != 0) {
       if (own) cluster_sync();  // no block ends while another reads its memory
     }
-    if (all || waits) break;
+    if (all) break;
     uint32_t *arrived = p.arrived + tile * kShares + share;
     __threadfence();
     __syncthreads();

@@ -103,8 +103,8 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   const uint32_t *all_scales = static_cast<const uint32_t *>(p.scales);
   const uint16_t *all_zeros = static_cast<const uint16_t *>(p.zeros);
 
-  uint4 w[kUnits] = {}, x[kAhead][kParts][kChunks] = {};
-  uint32_t s[kUnits][kScales] = {}, z[kUnits] = {};
+  uint4 w[kUnits], x[kAhead][kParts][kChunks];
+  uint32_t s[kUnits][kScales], z[kUnits];
   auto load_b = [&](int place, int tile, int unit) {
     const bool inside = unit < p.units;
     const int64_t at = (int64_t(unit >> p.shift) * 8 + g) * kBlocks, pairs = int64_t(tile) * p.blocks * 8;
@@ -151,21 +151,26 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
   };
 
   release_next();
+#pragma unroll
+  for (int u = 0; u < kUnits; u++) load_b(u, blockIdx.x, u * kWarps + warp);
+  wait_for_earlier();
+#pragma unroll
+  for (int u = 0; u < kAhead; u++) load_a(u, u * kWarps + warp);
   float *sums = memory + 2 * kPartial;
+  if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
+
   const bool stays = kAhead == kUnits && p.units <= kAll;  // the data, for all tiles
-#pragma unroll 1
-  for (int tile = int(blockIdx.x) - int(gridDim.x), turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
-    const bool waits = tile < int(blockIdx.x);
+  for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
     float acc[1][kParts][4] = {};
 #pragma unroll 1
-    for (int begin = waits ? p.units : 0, ends = 0; !ends; begin += kAll) {
-      ends = begin + kAll >= p.units;
+    for (int begin = 0; begin < p.units; begin += kAll) {
+      const bool ends = begin + kAll >= p.units;
       const int next_tile = ends ? tile + gridDim.x : tile, next = ends ? 0 : begin + kAll;
 #pragma unroll
       for (int u = 0; u < kUnits; u++) {
         const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
         if constexpr (kNormed) {
-          if (p.gains && (!stays || tile == int(blockIdx.x))) gain(u % kAhead, begin + u * kWarps + warp);
+          if (p.gains && (!stays || tile == blockIdx.x)) gain(u % kAhead, begin + u * kWarps + warp);
         }
 #pragma unroll
         for (int block = 0; block < kScales; block++) {
@@ -206,18 +211,13 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
         // As soon as the registers are free: loads are always under way.
         if (next_tile < tiles) load_b(u, next_tile, next + u * kWarps + warp);
         if (const int ahead = u + kAhead; ahead < kUnits) {
-          if (!waits) load_a(u % kAhead, begin + ahead * kWarps + warp);
-        } else if (next_tile < tiles && !stays && !waits) {
+          load_a(u % kAhead, begin + ahead * kWarps + warp);
+        } else if (next_tile < tiles && !stays) {
           load_a(u % kAhead, next + (ahead - kUnits) * kWarps + warp);
         }
       }
     }
-    finish_rows<Out, Activation, kWarps, kGated, kNormed>(p, acc, tile, waits ? 0 : p.m, sums, memory + turn);
-    if (!waits) continue;
-    wait_for_earlier();
-#pragma unroll
-    for (int u = 0; u < kAhead; u++) load_a(u, u * kWarps + warp);
-    if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
+    finish_rows<Out, Activation, kWarps, kGated, kNormed>(p, acc, tile, sums, memory + turn);
   }
 }
 #endif

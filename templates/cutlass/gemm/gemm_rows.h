@@ -7,8 +7,7 @@
  * b is constant: its first elements are loaded before the kernel waits for those before it. Lanes load 16 bytes at a
  * time straight into the operands of matrix instructions, which sum over k in any order: b's rows are the 16 rows of an
  * instruction, a's its 8 columns. The warps of a block share k, and add up in shared memory. A block has tiles of
- * columns one after the other, and loads the next one while it ends one. In a first turn, before the kernel waits, it
- * ends none: code that it has run is in the caches of the multiprocessor, from which others have displaced it. */
+ * columns one after the other, and loads the next one while it ends one. */
 #pragma once
 
 #include <algorithm>
@@ -30,8 +29,6 @@ struct RowsParams {
   float alpha, beta, epsilon;
 };
 
-/* Blocks of 8 warps on a multiprocessor, or half as many of 16. */
-constexpr int rows_blocks(int warps) { return 16 / warps; }
 /* Floats of shared memory: what each warp has of the results of two tiles, and of the squares of a row. */
 constexpr int rows_memory(int warps, int rows, int tiles, bool normed) { return warps * rows * (32 * tiles + normed); }
 
@@ -75,9 +72,9 @@ __device__ inline void sum_squares(const RowsParams &p, float *sums) {
   }
 }
 
-/* Adds up in `memory` what the warps of a block have of the results of a tile, and writes those of so many rows. */
+/* Adds up in `memory` what the warps of a block have of the results of a tile, and writes these. */
 template <class Out, class Activation, int kWarps, bool kGated, bool kNormed, int kTiles, int kParts>
-__device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTiles][kParts][4], int tile, int rows,
+__device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTiles][kParts][4], int tile,
                                    const float *sums, float *memory) {
   using Result = typename Out::Storage;
   constexpr int kRows = 8 * kParts, kColumns = 16 * kTiles, kResults = kGated ? kColumns / 2 : kColumns;
@@ -96,7 +93,7 @@ __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTile
   }
   __syncthreads();
 #pragma unroll 1
-  for (int at = threadIdx.x; at < rows * kResults; at += 32 * kWarps) {
+  for (int at = threadIdx.x; at < p.m * kResults; at += 32 * kWarps) {
     const int row = at / kResults, result = at % kResults;
     const int column = tile * kResults + result;
     if (column >= p.n) continue;
@@ -138,7 +135,7 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
   const uint4 zero = make_uint4(0, 0, 0, 0);
   const Storage *a = static_cast<const Storage *>(p.a), *b = static_cast<const Storage *>(p.b);
 
-  uint4 w[kUnits][kTiles][2][2] = {}, x[kUnits][kParts][2] = {};
+  uint4 w[kUnits][kTiles][2][2], x[kUnits][kParts][2];
   auto load_b = [&](int unit, int tile, int k) {
 #pragma unroll
     for (int i = 0; i < kTiles; i++) {
@@ -168,14 +165,19 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
   auto place = [&](int unit) { return (unit * kWarps + warp) * kRowsUnit; };
 
   release_next();
+#pragma unroll
+  for (int u = 0; u < kUnits; u++) load_b(u, blockIdx.x, place(u));
+  wait_for_earlier();
+#pragma unroll
+  for (int u = 0; u < kUnits; u++) load_a(u, place(u));
   float *sums = memory + 2 * kPartial;
-#pragma unroll 1
-  for (int tile = int(blockIdx.x) - int(gridDim.x), turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
-    const bool waits = tile < int(blockIdx.x);
+  if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
+
+  for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
     float acc[kTiles][kParts][4] = {};
 #pragma unroll 1
-    for (int k = waits ? p.k : 0, ends = 0; !ends; k += kAll) {
-      ends = k + kAll >= p.k;
+    for (int k = 0; k < p.k; k += kAll) {
+      const bool ends = k + kAll >= p.k;
       const int next_tile = ends ? tile + gridDim.x : tile, next = ends ? 0 : k + kAll;
 #pragma unroll
       for (int u = 0; u < kUnits; u++) {
@@ -194,25 +196,20 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
         // As soon as the registers are free: loads are always under way. Rows that fit stay.
         if (next_tile < tiles) {
           load_b(u, next_tile, next + place(u));
-          if (p.k > kAll && !waits) load_a(u, next + place(u));
+          if (p.k > kAll) load_a(u, next + place(u));
         }
       }
     }
     // Partial sums alternate between two places: none is read any more when it is written again.
-    finish_rows<Out, Activation, kWarps, kGated, kNormed>(p, acc, tile, waits ? 0 : p.m, sums, memory + turn);
-    if (!waits) continue;
-    wait_for_earlier();
-#pragma unroll
-    for (int u = 0; u < kUnits; u++) load_a(u, place(u));
-    if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
+    finish_rows<Out, Activation, kWarps, kGated, kNormed>(p, acc, tile, sums, memory + turn);
   }
 }
 #endif
 
 #ifdef PK_HOST
-/* What a kernel of few rows is made for; epsilon is of rows that are normed. */
+/* What a kernel of few rows is made for: so many blocks on a multiprocessor; epsilon is of rows that are normed. */
 struct RowsForm {
-  int warps, rows, tiles;
+  int blocks, warps, rows, tiles;
   bool residual, gated;
 };
 
@@ -236,7 +233,7 @@ inline int32_t rows_fill(const pk_cuda_device_t *device, const pk_gemm_t &gemm, 
   p.alpha = gemm.alpha, p.beta = gemm.beta, p.epsilon = epsilon;
   // All blocks run at once, and have as many tiles, or one less.
   const int64_t tile = 16 * form.tiles, tiles = (columns + tile - 1) / tile;
-  const int64_t at_once = std::max(1, device->num_sms) * rows_blocks(form.warps), each = (tiles + at_once - 1) / at_once;
+  const int64_t at_once = std::max(1, device->num_sms) * form.blocks, each = (tiles + at_once - 1) / at_once;
   const uint32_t blocks = uint32_t((tiles + each - 1) / each), threads = uint32_t(32 * form.warps);
   *launch = {{blocks, 1, 1}, {threads, 1, 1}, 0, PK_CUDA_PROGRAMMATIC};
   return 0;

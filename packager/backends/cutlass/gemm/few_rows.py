@@ -92,6 +92,7 @@ class FewRowsGemm(RowsKernel):
             residual=self.residual,
             gated=self.gated,
             normed=self.normed,
+            blocks=2 * WARPS // self.warps,
             warps=self.warps,
             rows=self.rows,
             tiles=TILES[self.rows],

@@ -62,7 +62,7 @@ extern "C" int32_t multiply(const pk_normed_block_gemm_t *problem, int32_t warps
   pk_cuda_device_t device = {};
   device.num_sms = num_sms;
   pk_cuda_launch_t launch;
-  const pk::RowsForm made = {warps, rows, 1, problem->blocks.gemm.c != nullptr, normed != 0};
+  const pk::RowsForm made = {16 / warps, warps, rows, 1, problem->blocks.gemm.c != nullptr, normed != 0};
   const pk::BlocksForm weights = {bits, blocks, zeros != 0};
   const int32_t result =
       pk::blocks_fill(&device, problem->blocks, made, weights, problem->gains, problem->epsilon, &params, &launch);

@@ -56,7 +56,7 @@ extern "C" int32_t multiply(const pk_normed_gemm_t *problem, int32_t types, int3
   pk_cuda_device_t device = {};
   device.num_sms = num_sms;
   pk_cuda_launch_t launch;
-  const pk::RowsForm made = {warps, rows, rows / 8, problem->gemm.c != nullptr, gated != 0};
+  const pk::RowsForm made = {16 / warps, warps, rows, rows / 8, problem->gemm.c != nullptr, gated != 0};
   const int32_t result = pk::rows_fill(&device, problem->gemm, made, problem->epsilon, &params, &launch);
   if (result) return result;
   const Form form{warps, rows, relu != 0, gated != 0, normed != 0};
