@@ -89,28 +89,29 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   };
   uint4 *const ring = reinterpret_cast<uint4 *>(memory) + warp * kStages * kPlaces * 32 + lane;
   auto copy_keys = [&](uint4 *to, int step) {
+    const int begin = step * kStep + g;
+    const Storage *from = k + begin * p.k_strides[1] + 8 * t;
 #pragma unroll
-    for (int j = 0; j < kTiles; j++) {
-      const int key = step * kStep + 8 * j + g;
-      const Storage *from = k + key * p.k_strides[1] + 8 * t;
+    for (int j = 0; j < kTiles; j++, from += 8 * p.k_strides[1]) {
 #pragma unroll
       for (int c = 0; c < kChunks; c++) {
-        const bool exists = key < keys && 32 * c + 8 * t < p.depth;
+        const bool exists = begin + 8 * j < keys && 32 * c + 8 * t < p.depth;
         copy_async(to + (j * kChunks + c) * 32, exists ? from + 32 * c : k, exists);
       }
     }
   };
   auto copy_values = [&](uint4 *to, int step) {
+    const int begin = step * kStep + 2 * t;
+    const Storage *from = v + begin * p.v_strides[1] + 8 * g;
 #pragma unroll
-    for (int i = 0; i < kStep / 16; i++) {
+    for (int i = 0; i < kStep / 8; i++, from += 8 * p.v_strides[1]) {
 #pragma unroll
-      for (int n = 0; n < 4; n++) {
-        const int key = step * kStep + 16 * i + 2 * t + n % 2 + n / 2 * 8;
-        const Storage *from = v + key * p.v_strides[1] + 8 * g;
+      for (int n = 0; n < 2; n++) {
 #pragma unroll
         for (int c = 0; c < kSpans; c++) {
-          const bool exists = key < keys && 64 * c + 8 * g < p.value_depth;
-          copy_async(to + ((i * kSpans + c) * 4 + n) * 32, exists ? from + 64 * c : v, exists);
+          const bool exists = begin + 8 * i + n < keys && 64 * c + 8 * g < p.value_depth;
+          const Storage *at = from + n * p.v_strides[1] + 64 * c;
+          copy_async(to + ((i / 2 * kSpans + c) * 4 + i % 2 * 2 + n) * 32, exists ? at : v, exists);
         }
       }
     }

@@ -62,11 +62,6 @@ class BlockRowsGemm(RowsKernel):
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
         return "_".join(["pk_gemm_blocks", *types, str(self.rows), weights, *self.parts])
 
-    @property
-    def blocks(self) -> int:
-        """Blocks on a multiprocessor: of few rows a thread needs few registers."""
-        return (3 if self.rows == ROWS[0] else 2) * WARPS // self.warps
-
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
         text = render(
@@ -79,7 +74,7 @@ class BlockRowsGemm(RowsKernel):
             residual=self.residual,
             gated=self.gated,
             normed=self.normed,
-            blocks=self.blocks,
+            blocks=2 * WARPS // self.warps,
             warps=self.warps,
             rows=self.rows,
             bits=self.bits,
