@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
@@ -12,10 +13,15 @@ from tvm import relax, tirx
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.block_problem import FEW_ROWS, SLICE_BYTES, BlockProblem, add_block_gemm
+from packager.backends.cutlass.gemm.block_weights import pack_numbers, pack_weights
+from packager.backends.cutlass.gemm.gated import interleave
 from packager.backends.cutlass.gemm.kernels import GemmConfig
 from packager.graph.block_weights import BlockFormat
 from packager.graph.identity import IdentityMap
 from packager.graph.products.epilogues import Chain
+from packager.graph.products.gated import Gated
+from packager.graph.products.row_norms import RowNorm
+from packager.ir.primitives import Parameter
 
 HOPPER = CutlassOptions(arch=("sm_90a",))
 FORM = BlockFormat(4, 32, 256, has_zeros=True)
@@ -111,3 +117,38 @@ def test_bfloat16_has_kernels_of_its_own() -> None:
         "of_16": "pk_gemm_blocks_bf16_bf16_16_w8b2_silu",
         "dequantize": "pk_dequantize_bf16_w8b2",
     }
+
+
+def test_gates_and_a_norm_are_stated_for_the_kernel() -> None:
+    """Columns of gates and factors take turns of eight; gains are at most 1, and results are so many times as large."""
+    names = ("rows", "normed", "packed", "scales", "zeros", "gains")
+    rows, normed, packed, scales, zeros, gains = (relax.Var(n, relax.TensorType((2, 256), "float16")) for n in names)
+    result = relax.Var("y", relax.TensorType((2, 384), "float16"))
+    chain = Chain(result, (result,), scale=0.5)
+    gated = Gated(result, (result,), (chain,), "silu", gate=1)
+    operands = (normed, packed, scales, zeros)
+    problem = BlockProblem(operands, chain, "float16", "float16", (2,), 384, FORM, gated)
+    group = GroupDraft(name="part")
+    arguments = IdentityMap((each, index) for index, each in enumerate((rows, packed, scales, zeros, gains)))
+    add_block_gemm(problem, arguments, group, HOPPER, 2, RowNorm(rows, gains, 3, 1e-5, (normed,)))
+    (draft,) = group.functions
+    assert roles(draft) == {"": "pk_gemm_blocks_f16_f16_8_w4zb2_silu_gated_normed"}
+    fields = dict(draft.fields)
+    assert fields["epsilon"] == "1e-05f"
+    assert float(fields["blocks.gemm.alpha"].removesuffix("f")) == 0.5 * 2**3
+    assert (fields["blocks.gemm.n"], fields["blocks.gemm.k"], fields["blocks.block"]) == ("384", "256", "32")
+    assert fields["blocks.gemm.a"] == f"p{draft.parameters.index(Parameter('argument', 0))}"
+
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, 256, (768, 8, 16)).astype(np.uint8),
+        rng.random((768, 8)).astype(np.float16),
+        rng.integers(0, 16, (768, 8)).astype(np.uint8),
+        rng.uniform(-8, 8, (256,)).astype(np.float16),
+    ]
+    packs = {each.argument: each.pack for each in group.packings}
+    turned = interleave(1, np.arange(768))
+    np.testing.assert_array_equal(packs[1](arrays[0]), pack_weights(arrays[0][turned], FORM))
+    np.testing.assert_array_equal(packs[2](arrays[1]), pack_numbers(arrays[1][turned], FORM))
+    np.testing.assert_array_equal(packs[3](arrays[2]), pack_numbers(arrays[2][turned], FORM))
+    np.testing.assert_array_equal(packs[4](arrays[3]), arrays[3] / 8)
