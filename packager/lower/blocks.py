@@ -116,8 +116,15 @@ def is_movement(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether a block only moves, casts, joins or pads values."""
     value: Any = without_casts(getattr(sch.get(block).body, "value", None))
     if is_condition(value):
-        return all(isinstance(v, (tvm.ir.TensorLoad, tirx.FloatImm, tirx.IntImm)) for v in _alternatives(value))
+        return all(isinstance(v, (tvm.ir.TensorLoad, tirx.FloatImm, tirx.IntImm)) for v in alternatives(value))
     return isinstance(value, tvm.ir.TensorLoad)
+
+
+def is_scatter(sch: s_tir.Schedule, block: Any) -> bool:
+    """Whether data choose a place for each element along the last axis."""
+    last = sch.get(block).iter_vars[-1:]
+    places = [load for index in getattr(sch.get(block).body, "indices", ()) for load in loads(index)]
+    return any(last[0].var in variables(*load.indices) for load in places) if last else False
 
 
 def without_casts(value: Any) -> Any:
@@ -127,10 +134,10 @@ def without_casts(value: Any) -> Any:
     return value
 
 
-def _alternatives(value: Any) -> list[Any]:
+def alternatives(value: Any) -> list[Any]:
     """Return the values that nested conditions choose from, such as the parts of a concatenation, without casts."""
     value = without_casts(value)
-    return [part for each in value.args[1:] for part in _alternatives(each)] if is_condition(value) else [value]
+    return [part for each in value.args[1:] for part in alternatives(each)] if is_condition(value) else [value]
 
 
 def is_aligned(sch: s_tir.Schedule, block: Any, load: Any, width: int) -> bool:

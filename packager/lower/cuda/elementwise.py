@@ -14,12 +14,14 @@ from packager.graph.identity import IdentitySet, same_objects
 from packager.lower.blocks import (
     MAX_WIDE_BYTES,
     VECTOR_BYTES,
+    alternatives,
     attempt,
     extents,
     is_aligned,
     is_conditional,
     is_contiguous,
     is_movement,
+    is_scatter,
     itemsize,
     loads,
     loads_of,
@@ -47,16 +49,9 @@ MIN_BLOCKS = 512
 def schedule_elementwise(sch: s_tir.Schedule, block: Any) -> None:
     """Bind the loops of a block without reductions to threads."""
     by_rows = (transpose, _vectorize_flat, _copy_vectors, _sum_vectors, vectorize, _warp_per_row)
-    ways = () if _is_scatter(sch, block) else by_rows
+    ways = () if is_scatter(sch, block) else by_rows
     if not any(attempt(sch, each, block) for each in (*ways, _one_element_per_step)):
         raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")
-
-
-def _is_scatter(sch: s_tir.Schedule, block: Any) -> bool:
-    """Whether data choose a place for each element along the last axis."""
-    last = sch.get(block).iter_vars[-1:]
-    places = [load for index in getattr(sch.get(block).body, "indices", ()) for load in loads(index)]
-    return any(last[0].var in variables(*load.indices) for load in places) if last else False
 
 
 def _loops(sch: s_tir.Schedule, block: Any) -> list[Any]:
@@ -162,9 +157,9 @@ def vector_width(sch: s_tir.Schedule, block: Any, extent: Any) -> int:
 
 
 def _sum_vectors(sch: s_tir.Schedule, block: Any) -> None:
-    """Add up several vectors of an operand, as resizing of channels last does, with arithmetic of vectors."""
+    """Add up vectors of an operand by arithmetic of vectors, as resizing does, also where it is joined with others."""
     several = any(len(loads_of(sch, block, buffer)) > 1 for buffer in reads_of(sch, block))
-    if not several or not _is_sum(sch.get(block).body.value):
+    if not several or not all(map(_is_sum, alternatives(sch.get(block).body.value))):
         raise ScheduleError("no sum of vectors of an operand")
     _move_vectors(sch, block, WIDTH_OF_SUMS)
 

@@ -196,16 +196,30 @@ def _is_restrict(body: Any) -> bool:
 
 
 def _loads_after_stores(body: Any) -> bool:
-    stored = False
-    for store in nodes_of(body, st.BufferStore):
-        if stored and _loads_global(store.value):
-            return True
-        stored = stored or _is_global(store.buffer)
     loops = [loop for loop in nodes_of(body, st.For) if int(loop.kind) != st.ForKind.THREAD_BINDING]
-    return any(
+    return _follow_stores(body, stored=False)[0] or any(
         _loads_global(loop.body) and any(_is_global(store.buffer) for store in nodes_of(loop.body, st.BufferStore))
         for loop in loops
     )
+
+
+def _follow_stores(statement: Any, *, stored: bool) -> tuple[bool, bool]:
+    """Return whether loads of a thread follow its stores, and whether it has stored then: of two branches one runs."""
+    match statement:
+        case st.SeqStmt():
+            follow = False
+            for each in statement.seq:
+                own, stored = _follow_stores(each, stored=stored)
+                follow |= own
+            return follow, stored
+        case st.IfThenElse():
+            cases = [each for each in (statement.then_case, statement.else_case) if each is not None]
+            follows, stores = zip(*(_follow_stores(each, stored=stored) for each in cases), strict=True)
+            return any(follows), any(stores) or stored
+        case st.BufferStore():
+            return stored and _loads_global(statement.value), stored or _is_global(statement.buffer)
+    inner = getattr(statement, "body", None)
+    return (False, stored) if inner is None else _follow_stores(inner, stored=stored)
 
 
 def _exchanges(body: Any) -> bool:

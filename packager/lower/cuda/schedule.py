@@ -95,6 +95,8 @@ def _conditional(sch: s_tir.Schedule) -> tirx.PrimFunc:
         raise ScheduleError("rows do not fill vectors")
     sch = schedule_of(part_conditional_loads(sch, width))
     *parts, block = blocks(sch)
+    if not parts:
+        raise ScheduleError("no vectors are loaded on a condition")
     check_aligned(sch, parts, width)
     for part in parts:
         sch.set_scope(part, 0, "local")

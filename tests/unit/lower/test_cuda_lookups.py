@@ -168,6 +168,45 @@ def test_what_is_resized_is_joined_by_one_kernel(mode: str) -> None:
     np.testing.assert_allclose(got, np.concatenate([arrays[1], repeated], 3), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [8, 12])
+def test_what_is_resized_is_joined_by_vectors(width: int) -> None:
+    """Each element chose between a load of its own and four, of which threads had no vectors."""
+    last = np.arange(16) // 2
+    taps = [last, np.minimum(last + 1, 7)]
+    table = (np.stack(taps, 1).astype("int32"), np.full((16, 2), 0.5, F), np.zeros(16, "int32"))
+
+    def joined(builder: Any, small: Any, large: Any) -> Any:
+        wide = builder.emit(resize(small, [*map(relax.const, table)] * 2, Resizing((1, 2), (False, False))))
+        return builder.emit(R.concat([large, wide], axis=3))
+
+    shapes = [(2, extent, extent, width) for extent in (8, 16)]
+    small, large = (relax.Var(name, relax.TensorType(s, F)) for name, s in zip("sl", shapes, strict=True))
+    fused = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], written(joined, small, large))
+    (function,) = [function for function in fused.functions.values() if isinstance(function, tirx.PrimFunc)]
+    scheduled = schedule_cuda(function, TARGET)
+    source, launches = lower(scheduled)
+    assert source.count("*(float4*)(p") == 4 + 1 + 2, "four are added up or one is copied, and either branch stores one"
+    assert all(launch.overlaps for launch in launches.values()), "a thread loads before it stores, whatever it does"
+
+    generator = np.random.default_rng(0)
+    rows = {shape: generator.standard_normal(shape).astype(F) for shape in shapes}
+    result = np.full((2, 16, 16, 2 * width), np.nan, F)
+    given = {**rows, (16, 2): None, result.shape: result}
+    numbers = {"int32": table[0], F: table[1]}
+    operands = [
+        numbers[str(p.dtype)] if given[tuple(map(int, p.shape))] is None else given[tuple(map(int, p.shape))]
+        for p in scheduled.params
+    ]
+    tensors = [tvm.runtime.tensor(operand) for operand in operands]
+    library = tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), target="llvm")
+    library["main"](*tensors)
+    repeated = rows[shapes[0]]
+    for axis in (1, 2):
+        repeated = np.mean([np.take(repeated, tap, axis) for tap in taps], 0)
+    expected = np.concatenate([rows[shapes[1]], repeated], 3)
+    np.testing.assert_allclose(tensors[-1].numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_an_index_of_the_least_is_found_by_the_kernel_that_computes_the_values() -> None:
     """As in a codebook, whose distances are as many as rows times codes."""
 
