@@ -17,8 +17,8 @@ struct DequantizeParams {
   int32_t shift;         /* a block of several units has 1 << shift */
 };
 
-/* Units of a warp. */
-constexpr int kDequantizeUnits = 2;
+/* Warps of a block, and units of a warp. */
+constexpr int kDequantizeWarps = 8, kDequantizeUnits = 2;
 
 #if !defined(PK_HOST) || defined(PK_SIMT)
 /* kBlocks: blocks of a unit, 1 where a block is a unit or more. */
@@ -26,7 +26,7 @@ template <class Out, int kBits, int kBlocks, bool kZeros>
 __device__ inline void dequantize(const DequantizeParams &p) {
   constexpr int kUnit = kUnitBits / kBits, kChunks = kUnit / 32;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int first = blockIdx.y * kDequantizeUnits * kRowsWarps + threadIdx.x / 32;
+  const int first = blockIdx.y * kDequantizeUnits * kDequantizeWarps + threadIdx.x / 32;
   const int64_t tile = blockIdx.x;
   const uint4 *b = static_cast<const uint4 *>(p.b) + tile * p.units * 32 + lane;
   const int64_t pairs_of_tile = tile * p.blocks * 8;
@@ -38,7 +38,7 @@ __device__ inline void dequantize(const DequantizeParams &p) {
   release_next();
 #pragma unroll
   for (int u = 0; u < kDequantizeUnits; u++) {
-    const int unit = first + u * kRowsWarps;
+    const int unit = first + u * kDequantizeWarps;
     if (unit >= p.units) continue;
     w[u] = load_once(b + int64_t(unit) * 32);
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ inline void dequantize(const DequantizeParams &p) {
   wait_for_earlier();
 #pragma unroll
   for (int u = 0; u < kDequantizeUnits; u++) {
-    const int unit = first + u * kRowsWarps;
+    const int unit = first + u * kDequantizeWarps;
     if (unit >= p.units) continue;
     const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
 #pragma unroll
@@ -93,9 +93,9 @@ inline int32_t dequantize_fill(const pk_dequantize_t &problem, int bits, int blo
   p.zeros = zeros ? static_cast<const char *>(problem.zeros) + tile * layout.blocks * 16 : nullptr;
   p.d = problem.d, p.n = int32_t(problem.n), p.k = int32_t(problem.k);
   p.units = layout.units, p.blocks = layout.blocks, p.shift = layout.shift;
-  const uint32_t parts = uint32_t(layout.units + kDequantizeUnits * kRowsWarps - 1) / (kDequantizeUnits * kRowsWarps);
+  const uint32_t parts = uint32_t(layout.units + kDequantizeUnits * kDequantizeWarps - 1) / (kDequantizeUnits * kDequantizeWarps);
   if (parts > 65535) return -1;
-  *launch = {{uint32_t((problem.n + 15) / 16), parts, 1}, {kRowsThreads, 1, 1}, 0, PK_CUDA_PROGRAMMATIC};
+  *launch = {{uint32_t((problem.n + 15) / 16), parts, 1}, {32 * kDequantizeWarps, 1, 1}, 0, PK_CUDA_PROGRAMMATIC};
   return 0;
 }
 #endif

@@ -130,8 +130,8 @@ using std::min;
 
 namespace simt {
 /* Where loads of 16 bytes may be; anywhere if there are none. */
-inline std::vector<std::pair<uintptr_t, uintptr_t>> readable;
-inline bool is_readable(const void *from, size_t bytes) {
+static std::vector<std::pair<uintptr_t, uintptr_t>> readable;  // of this library alone
+[[maybe_unused]] static bool is_readable(const void *from, size_t bytes) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(from);
   for (const auto &[begin, end] : readable) {
     if (begin <= at && at + bytes <= end) return true;
