@@ -3,7 +3,8 @@
 Entries are folders named by the SHA-256 of everything their content depends on. An entry is written to a temporary
 folder and renamed, so that concurrent or killed builds never leave partial entries. Each stores the hashes of its
 files; damaged entries are dropped. Shared caches are asked for what is not here, and get what is made here. What was
-used longest ago makes room for what is new.
+used longest ago makes room for what is new, bundles before objects: ten of a large model are as many bytes as all
+kernels that it took days to compile, and one is made again from these in seconds.
 """
 
 from __future__ import annotations
@@ -157,18 +158,18 @@ class Cache:
         return Usage(self.folder, entries, nbytes)
 
     def trim(self) -> int:
-        """Remove the entries that were used longest ago until all fit the limit; return their number.
+        """Remove entries until all fit the limit, bundles first, each kind by when it was used; return their number.
 
         Whoever is reading one finds it damaged, which is a miss.
         """
         if self.limit is None or not self.enabled:
             return 0
-        found: list[tuple[int, int, Path]] = []
-        for _, entry in self._entries():
+        found: list[tuple[bool, int, int, Path]] = []
+        for kind, entry in self._entries():
             with contextlib.suppress(OSError):  # another process clears the cache
-                found.append((entry.stat().st_mtime_ns, _bytes_of(entry), entry))
-        total, count = sum(nbytes for _, nbytes, _ in found), 0
-        for _, nbytes, entry in sorted(found):
+                found.append((kind != "bundle", entry.stat().st_mtime_ns, _bytes_of(entry), entry))
+        total, count = sum(nbytes for _, _, nbytes, _ in found), 0
+        for _, _, nbytes, entry in sorted(found):
             if total <= self.limit:
                 break
             shutil.rmtree(entry, ignore_errors=True)

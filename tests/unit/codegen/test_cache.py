@@ -145,7 +145,7 @@ def test_clear_removes_what_a_killed_build_left_and_nothing_that_is_being_made(t
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path, files: list[Path]) -> None:
     whole = Cache(tmp_path / "cache")
     for age, key in enumerate(("00", "01", "02", "03")):
-        whole.add("bundle" if age % 2 else "object", key, files)
+        whole.add("object", key, files)
         entry = next(whole.folder.glob(f"*/{key}"))
         os.utime(entry, (1000 + age, 1000 + age))
     assert fetched(whole, "object", "00") == CONTENTS  # used just now
@@ -158,6 +158,19 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path, files: list[Path])
     assert kept == ["00", "03"]
     assert cache.trim() == 0
     assert Cache(whole.folder, limit=size - 1).trim() == 2
+
+
+def test_bundles_make_room_before_what_they_are_made_from(tmp_path: Path, files: list[Path]) -> None:
+    """Ten builds of a large model removed all kernels."""
+    whole = Cache(tmp_path / "cache")
+    for age, (kind, key) in enumerate((("object", "00"), ("bundle", "01"), ("object", "02"), ("bundle", "03"))):
+        whole.add(kind, key, files)
+        os.utime(whole.folder / kind / key, (1000 + age, 1000 + age))
+    size = sum(whole.usage().nbytes.values()) // 4
+    assert Cache(whole.folder, limit=3 * size).trim() == 1
+    assert {path.name for path in whole.folder.glob("*/0*")} == {"00", "02", "03"}
+    assert Cache(whole.folder, limit=size).trim() == 2
+    assert [path.name for path in whole.folder.glob("*/0*")] == ["02"]
 
 
 @pytest.mark.parametrize(
