@@ -19,7 +19,7 @@ MOST_ROWS = max(TILES)
 # Elements of a load: extents along which memory is contiguous are multiples.
 EIGHT = 8
 # Of a block, which share the depth. Twice as many where there are no more tiles than multiprocessors, and more than
-# AT_ONCE of the depth, which is under way at once.
+# AT_ONCE of the depth, which is under way at once; not of wide tiles, whose sums 48 KB of shared memory do not hold.
 WARPS, SMS, AT_ONCE = 8, 132, 2048
 
 
@@ -71,8 +71,10 @@ class FewRowsGemm(RowsKernel):
     warps: int = WARPS
 
     def __post_init__(self) -> None:
-        if self.rows not in TILES or (self.gated and self.residual) or self.warps not in (WARPS, 2 * WARPS):
-            raise ValueError(f"there is no kernel of {self.rows} rows{' with gates and a residual' * self.gated}")
+        fits = self.rows in TILES and self.warps in (WARPS, 2 * WARPS) and self.warps * TILES[self.rows] <= 2 * WARPS
+        if not fits or (self.gated and self.residual):
+            both = " with gates and a residual" * self.gated
+            raise ValueError(f"there is no kernel of {self.rows} rows and {self.warps} warps{both}")
 
     @property
     def name(self) -> str:
@@ -116,9 +118,9 @@ class RowsForm:
         return f"{self.activation}{' residual' * self.residual}{' gated' * self.gated}{' normed' * self.normed}"
 
 
-def warps_for(columns: int, depth: int, tile: int = 16) -> int:
-    """Return the warps of a block for a matrix of [columns, depth], of which it has ``tile`` columns at a time."""
-    return 2 * WARPS if columns <= SMS * tile and depth > AT_ONCE else WARPS
+def warps_for(columns: int, depth: int) -> int:
+    """Return the warps of a block for a matrix of [columns, depth], of which it has sixteen columns at a time."""
+    return 2 * WARPS if columns <= 16 * SMS and depth > AT_ONCE else WARPS
 
 
 def few_rows_kernels(size: tuple[int, int, int], dtype: str, form: RowsForm, *, fast_math: bool) -> list[FewRowsGemm]:
@@ -127,7 +129,7 @@ def few_rows_kernels(size: tuple[int, int, int], dtype: str, form: RowsForm, *, 
     fitting = next((most for most in TILES if rows <= most), None)
     if dtype not in HALVES or fitting is None:
         return []
-    warps = warps_for(columns, depth, 16 * TILES[fitting])
+    warps = warps_for(columns, depth) if TILES[fitting] == 1 else WARPS
     return [FewRowsGemm(fitting, dtype, warps=warps, fast_math=fast_math, **vars(form))]
 
 

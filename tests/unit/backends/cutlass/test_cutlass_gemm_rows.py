@@ -16,7 +16,7 @@ from test_cutlass_kernels import Problem
 
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.few_rows import FewRowsGemm
+from packager.backends.cutlass.gemm.few_rows import TILES, FewRowsGemm, RowsForm, few_rows_kernels
 
 pytestmark = pytest.mark.slow
 
@@ -135,10 +135,22 @@ def test_few_rows_have_a_kernel_of_their_own() -> None:
     assert names(1)[0] == "pk_gemm_rows_f16_f16_8_silu"
     assert names(1, archs=("sm_80",))[0] == names(1, archs=("sm_80", "sm_90a"))[0].partition("+")[0] == names(1)[0]
     assert names(16)[0] == "pk_gemm_rows_f16_f16_16_silu"
-    assert names(16, 3072)[1] == "pk_gemm_rows_f16_f16_16_silu_w16", "tiles for less than all multiprocessors"
+    assert names(16, 3072)[1] == names(16)[0], "of wide tiles no block has more warps"
     for others in (names(17), names(1, fixed=False), names(1, dtype="float32")):
         assert others
         assert not any("rows" in name for name in others)
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+@pytest.mark.parametrize("size", [(2048, 8192), (2048, 2048), (4096, 8192)])
+def test_what_warps_add_up_fits_shared_memory(rows: int, size: tuple[int, int]) -> None:
+    """Of 16 rows by 16 warps it did not: no bundle for other GPUs than Hopper's could be built."""
+    (kernel,) = few_rows_kernels((rows, *size), "float16", RowsForm("float16"), fast_math=False)
+    assert kernel.warps == (16 if rows == 8 and size == (2048, 8192) else 8)
+    # As rows_memory of gemm_rows.h has it, of static shared memory.
+    assert 4 * kernel.warps * rows * (32 * TILES[rows] + 1) <= 48 << 10
+    with pytest.raises(ValueError, match="no kernel of 16 rows and 16 warps"):
+        FewRowsGemm(16, "float16", "float16", warps=16)
 
 
 @pytest.mark.parametrize("activation", ["none", "gelu"])
