@@ -30,10 +30,9 @@ from packager.backends.cutlass.gemm.block_weights import (
 )
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, ceil_div, rank_gemm
 from packager.backends.cutlass.gemm.few_rows import EIGHT, RowsForm
-from packager.backends.cutlass.gemm.gated import interleave
+from packager.backends.cutlass.gemm.gated import interleave, pack_biases
 from packager.backends.cutlass.gemm.normed import has_few_rows
 from packager.backends.problem_calls import bias_parameter
-from packager.bundle.dtypes import storage_dtype
 from packager.graph.block_weights import BlockFormat, format_of
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
@@ -112,7 +111,8 @@ def read_block_gemm(
         return None
     columns = int((shape_of(chain.anchor) or ())[-1]) // (1 if gated is None else 2)
     problem = BlockProblem((data, *weights), chain, dtype, out, extents[:-1], columns, form, gated)
-    if gated is not None and (columns % EIGHT or not has_few_rows(problem.rows) or not _constant(flow, chain.bias)):
+    constant = chain.bias is None or flow.is_constant(chain.bias)
+    if gated is not None and not (columns % EIGHT == 0 and has_few_rows(problem.rows) and constant):
         return None
     return problem if _plan(problem, options, problem.known_rows or FEW_ROWS + 1)[0] else None
 
@@ -120,10 +120,6 @@ def read_block_gemm(
 def can_norm_blocks(problem: BlockProblem, options: CutlassOptions) -> bool:
     """Whether there is a kernel that normalizes the rows, too."""
     return has_few_rows(problem.rows) and bool(_plan(problem, options, problem.known_rows or 0, normed=True)[0])
-
-
-def _constant(flow: Dataflow, bias: Any) -> bool:
-    return bias is None or flow.is_constant(bias)
 
 
 def add_block_gemm(
@@ -169,8 +165,7 @@ def add_block_gemm(
     draft.pointer("a", Parameter("argument", arguments[data]))
     draft.pointer("b", packing(packed, "blocks", partial(pack_weights, form=form)))
     if chain.bias is not None and gated:
-        pack = partial(_interleaved, gated.gate, partial(_flat, problem.out))
-        draft.pointer("bias", group.packed(Packing(arguments[chain.bias], f"{problem.out}_gate{gated.gate}", pack)))
+        draft.pointer("bias", group.packed(pack_biases(arguments, (chain.bias,), problem.out, gated.gate)))
     elif chain.bias is not None:
         draft.pointer("bias", bias_parameter(chain.bias, problem.out, arguments, group))
     if chain.residual is not None:
@@ -184,10 +179,6 @@ def add_block_gemm(
 
 def _interleaved(gate: int, pack: Callable[..., Array], columns: Array) -> Array:
     return pack(interleave(gate, columns))
-
-
-def _flat(dtype: str, bias: Array) -> Array:
-    return bias.reshape(-1).astype(storage_dtype(dtype))
 
 
 def _shrunk(doublings: int, gains: Array) -> Array:

@@ -6,6 +6,7 @@ Those of more than few rows are for sm_90a alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -101,9 +102,7 @@ def add_gated(
     draft.pointer("b", group.packed(pack_with_gains(arguments, problem.matrices, layout, pack, norm)))
     biases = tuple(product.bias for product in problem.gated.products if product.bias is not None)
     if biases:
-        places = tuple(arguments[bias] for bias in biases)
-        pack = partial(_pack_biases, problem.dtype, problem.gated.gate)
-        draft.pointer("bias", group.packed(Packing(places, f"{problem.dtype}_gate{problem.gated.gate}", pack)))
+        draft.pointer("bias", group.packed(pack_biases(arguments, biases, problem.dtype, problem.gated.gate)))
     draft.pointer("d", Parameter("argument", len(arguments), written=True))
     n, k = problem.columns, problem.depth
     draft.set(m=problem.rows, n=n, k=k, batch=1, lda=k, ldb=k, ldd=n)
@@ -125,8 +124,13 @@ def _pack_filters(gate: int, *filters: Array) -> Array:
     return interleave(gate, np.concatenate([each.reshape(len(each), -1) for each in filters]))
 
 
-def _pack_biases(dtype: str, gate: int, *biases: Array) -> Array:
-    return interleave(gate, np.concatenate([bias.reshape(-1) for bias in biases]).astype(storage_dtype(dtype)))
+def pack_biases(arguments: IdentityMap[int], biases: Sequence[Any], dtype: str, gate: int) -> Packing:
+    """Return the packing of the vectors of gates and factors, one or two, as the matrices are."""
+
+    def packed(*arrays: Array) -> Array:
+        return interleave(gate, np.concatenate([each.reshape(-1) for each in arrays]).astype(storage_dtype(dtype)))
+
+    return Packing(tuple(arguments[bias] for bias in biases), f"{dtype}_gate{gate}", packed)
 
 
 def _read_matrix(flow: Dataflow, chain: Chain) -> tuple[tuple[Any, ...], int, int] | None:

@@ -95,17 +95,6 @@ class Nests:
                 rest = keep(tirx.truncdiv(rest, extent))
             yield (rest, *reversed(indices))
 
-    def copies(self, name: str, shape: Extents, source: Any, target: Any) -> None:
-        """Write a nest that copies a tensor, as ``plan.in_place`` knows it: each index is an expression of its loop."""
-        total = math.prod(map(int64, shape), start=int64(1))
-        with self._nest(name), T.parallel(int64(0), total) as flat:
-            indices, rest = [], flat
-            for extent in reversed([int64(extent) for extent in shape]):
-                indices.append(tirx.truncmod(rest, extent))
-                rest = tirx.truncdiv(rest, extent)
-            at = tuple(reversed(indices))
-            target[at] = source[at]
-
     @contextlib.contextmanager
     def rows(self, name: str, extent: Any) -> Iterator[Any]:
         """Begin a nest with a block of threads for each row; yield the row."""
