@@ -9,8 +9,8 @@ from benchmarks.cutlass.convolutions import Conv, Stem
 from benchmarks.cutlass.problems import Problem, Product
 from packager.backends.cutlass.conv.kernels import ConvConfig
 from packager.backends.cutlass.core.kernel import KernelConfig
-from packager.backends.cutlass.gemm.cost_model import SMS, ceil_div
-from packager.backends.cutlass.gemm.kernels import GemmConfig
+from packager.backends.cutlass.gemm.cost_model import ceil_div
+from packager.backends.cutlass.gemm.kernels import SMS, GemmConfig
 from packager.backends.cutlass.gemm.tilings import Sm90Tile
 
 DTYPE = "float16"

@@ -25,7 +25,6 @@ from packager.backends.cutlass.gemm.cost_model import (
     SM80_RATE,
     SM80_START,
     SM80_WAVE,
-    SMS,
     GemmForm,
     GemmShape,
     ceil_div,
@@ -33,6 +32,7 @@ from packager.backends.cutlass.gemm.cost_model import (
     fastest,
     multiplied,
 )
+from packager.backends.cutlass.gemm.kernels import SMS
 from packager.backends.cutlass.gemm.tilings import Family, Sm80Tile, Sm90Tile, Tile
 
 # As TIMES, per step of 128 bytes of channels of one element of the window. Fitted on an H200 to the convolutions of

@@ -29,9 +29,8 @@ from packager.backends.cutlass.gemm.block_weights import (
     pack_weights,
 )
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, ceil_div, rank_gemm
-from packager.backends.cutlass.gemm.few_rows import EIGHT, RowsForm
+from packager.backends.cutlass.gemm.few_rows import EIGHT, RowsForm, has_few_rows
 from packager.backends.cutlass.gemm.gated import interleave, pack_biases
-from packager.backends.cutlass.gemm.normed import has_few_rows
 from packager.backends.problem_calls import bias_parameter
 from packager.graph.block_weights import BlockFormat, format_of
 from packager.graph.dataflow import Dataflow, shape_of

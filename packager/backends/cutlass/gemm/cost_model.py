@@ -12,8 +12,8 @@ from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.few_rows import RowsForm, few_rows_kernels
-from packager.backends.cutlass.gemm.kernels import GemmConfig, TiledConfig
+from packager.backends.cutlass.gemm.few_rows import EIGHT, RowsForm, few_rows_kernels
+from packager.backends.cutlass.gemm.kernels import SMS, GemmConfig, TiledConfig
 from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
 from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, has_gates
 
@@ -33,7 +33,6 @@ Config = TypeVar("Config", bound=TiledConfig)
 
 # So many rows go by the kernel of few rows, and up to twice as many of short sums: measured on an H200 with 1 and 16.
 FEW_ROWS, SHORT_DEPTH = 8, 1024
-SMS = 132  # of an H100 or H200
 MOST_SMS = 192  # of any GPU that kernels which split K run on
 # Microseconds of each sm90 tile on an H200: per launch, per wave of blocks, per 128 bytes of K in a wave, and per
 # megabyte of operands and result, a lower bound of all waves. Fitted to 74 sizes of 16-bit products, linear and
@@ -91,7 +90,7 @@ class GemmForm:
     """What all kernels for a product or a convolution have in common; see GemmConfig.
 
     ``constant``: b of a product is a constant of the bundle, which no kernel computes. ``gated``: half of the columns
-    are gates of the others.
+    are gates of the others. ``normed``: rows are divided by their root mean square, by kernels of few rows.
     """
 
     dtype: str
@@ -101,11 +100,17 @@ class GemmForm:
     residual: bool = False
     constant: bool = False
     gated: bool = False
+    normed: bool = False
+
+    @property
+    def rows(self) -> RowsForm:
+        """What a kernel of few rows does beside multiplying."""
+        return RowsForm(self.out, self.activation, self.residual, self.gated, self.normed)
 
     @property
     def epilogue(self) -> str:
         """The epilogue as a part of the key of tuning records."""
-        return f"{self.activation}{' residual' * self.residual}{' gated' * self.gated}"
+        return self.rows.epilogue
 
     def describe(self, shape: GemmShape, divisor: int) -> str:
         """Return the key of tuning records of a product: everything that decides which kernel is the fastest."""
@@ -157,9 +162,8 @@ def rank_gemm(
     newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, alignment)
     if alignment * size == 16 and shape.batch == 1 and shape.has_fixed_rows and form.constant and not form.gated:
-        rows_form = RowsForm(form.out, form.activation, form.residual)
         few = few_rows_kernels(
-            (shape.rows, shape.columns, shape.depth), dtype, rows_form, fast_math=options.use_fast_math
+            (shape.rows, shape.columns, shape.depth), dtype, form.rows, fast_math=options.use_fast_math
         )
         place = 0 if shape.rows <= FEW_ROWS or shape.depth <= SHORT_DEPTH else 1
         newest[place:place] = few if newest else []
@@ -173,6 +177,18 @@ def rank_gemm(
     sliced = replace(plain[0], tile=replace(whole, slices=options.split_k_slices))
     ranking = rank(problem, options.arch, _with_second(newest, sliced), _with_second(plain, sliced))
     return replace(ranking, workspace=sliced.workspace_bytes(MOST_SMS))
+
+
+def rank_few_rows(shape: GemmShape, form: GemmForm, options: CutlassOptions) -> Ranking:
+    """Return the kernel of few rows for a product with a constant matrix, if there is one.
+
+    ``columns`` are those of the matrix, of gates and of what they gate.
+    """
+    kernels: list[KernelConfig] = []
+    if shape.depth % EIGHT == 0 and form.out in (form.dtype, "float32"):
+        size = (shape.rows, shape.columns, shape.depth)
+        kernels += few_rows_kernels(size, form.dtype, form.rows, fast_math=options.use_fast_math)
+    return rank(form.describe(shape, EIGHT), options.arch, [], kernels)
 
 
 def _with_second(kernels: Sequence[KernelConfig], second: GemmConfig) -> list[KernelConfig]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS, WARP_TYPES
 from packager.backends.cutlass.core.kernel import KernelConfig, KernelSource
-from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.kernels import IDENTITY, form_name, functor
+from packager.backends.cutlass.gemm.kernels import IDENTITY, SMS, form_name, functor
 from packager.bundle.dtypes import HALVES
 from packager.codegen.templates import MARK, render
 
@@ -20,7 +21,7 @@ MOST_ROWS = max(TILES)
 EIGHT = 8
 # Of a block, which share the depth. Twice as many where there are no more tiles than multiprocessors, and more than
 # AT_ONCE of the depth, which is under way at once; not of wide tiles, whose sums 48 KB of shared memory do not hold.
-WARPS, SMS, AT_ONCE = 8, 132, 2048
+WARPS, AT_ONCE = 8, 2048
 
 
 class RowsKernel(KernelConfig):
@@ -118,6 +119,11 @@ class RowsForm:
         return f"{self.activation}{' residual' * self.residual}{' gated' * self.gated}{' normed' * self.normed}"
 
 
+def has_few_rows(rows: Sequence[Any]) -> bool:
+    """Whether the product of extents is known, and few rows."""
+    return all(isinstance(extent, int) for extent in rows) and math.prod(rows) <= MOST_ROWS
+
+
 def warps_for(columns: int, depth: int) -> int:
     """Return the warps of a block for a matrix of [columns, depth], of which it has sixteen columns at a time."""
     return 2 * WARPS if columns <= 16 * SMS and depth > AT_ONCE else WARPS
@@ -131,16 +137,3 @@ def few_rows_kernels(size: tuple[int, int, int], dtype: str, form: RowsForm, *, 
         return []
     warps = warps_for(columns, depth) if TILES[fitting] == 1 else WARPS
     return [FewRowsGemm(fitting, dtype, warps=warps, fast_math=fast_math, **vars(form))]
-
-
-def rank_few_rows(size: tuple[int, int, int], dtype: str, form: RowsForm, options: CutlassOptions) -> Ranking:
-    """Return the kernel for a product of rows x columns x depth with a constant matrix, if there is one.
-
-    ``columns`` are those of the matrix, of gates and of what they gate.
-    """
-    rows, columns, depth = size
-    problem = f"gemm {dtype}->{form.out} nt {rows}x{columns}x{depth} batch 1 aligned {EIGHT} {form.epilogue}"
-    kernels: list[KernelConfig] = []
-    if depth % EIGHT == 0 and dtype in HALVES and form.out in (dtype, "float32"):
-        kernels += few_rows_kernels(size, dtype, form, fast_math=options.use_fast_math)
-    return rank(problem, options.arch, [], kernels)

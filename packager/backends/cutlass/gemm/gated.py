@@ -15,9 +15,9 @@ import numpy as np
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.few_rows import EIGHT, MOST_ROWS, RowsForm, rank_few_rows
-from packager.backends.cutlass.gemm.normed import add_rows, has_few_rows, pack_with_gains
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm
+from packager.backends.cutlass.gemm.few_rows import EIGHT, MOST_ROWS, has_few_rows
+from packager.backends.cutlass.gemm.normed import add_rows, pack_with_gains
 from packager.bundle.dtypes import HALVES, storage_dtype
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.identity import IdentityMap
@@ -150,10 +150,9 @@ def _read_filters(flow: Dataflow, chain: Chain) -> tuple[tuple[Any, ...], int, i
 
 
 def _rank(problem: GatedProblem, options: CutlassOptions, rows: int, *, normed: bool = False) -> Ranking:
-    if has_few_rows(problem.rows):
-        few = RowsForm(problem.dtype, problem.gated.activation, gated=True, normed=normed)
-        return rank_few_rows((rows, 2 * problem.columns, problem.depth), problem.dtype, few, options)
     fixed = all(isinstance(extent, int) for extent in problem.rows)
     shape = GemmShape(rows, 2 * problem.columns, problem.depth, 1, fixed)
     form = GemmForm(problem.dtype, problem.dtype, activation=problem.gated.activation, constant=True, gated=True)
+    if has_few_rows(problem.rows):
+        return rank_few_rows(shape, replace(form, normed=normed), options)
     return rank_gemm(shape, form, math.gcd(problem.columns, problem.depth), options)

@@ -17,6 +17,7 @@ from packager.backends.cutlass.gemm.tilings import Sm80Tile, Sm90Tile, Tile, fit
 from packager.codegen.templates import MARK, render
 from packager.ir.activations import CLIP, ELU, LEAKY_RELU, SINE, STAR_RELU, SWISH
 
+SMS = 132  # of an H100 or H200
 SM90_MEGABYTES = 3500
 SM80_MEGABYTES = 900
 # As kStreamBlocksPerSm of templates/cutlass/gemm/gemm.h.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Ranking
-from packager.backends.cutlass.gemm.few_rows import MOST_ROWS
 from packager.graph.identity import IdentityMap
 from packager.graph.products.row_norms import RowNorm
 from packager.ir.primitives import Packing, Parameter
@@ -25,11 +23,6 @@ class NormedProblem:
 
     problem: Any
     norm: RowNorm
-
-
-def has_few_rows(rows: Sequence[Any]) -> bool:
-    """Whether the product of extents is known, and few rows."""
-    return all(isinstance(extent, int) for extent in rows) and math.prod(rows) <= MOST_ROWS
 
 
 def add_rows(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
-from packager.backends.cutlass.gemm.few_rows import RowsForm, rank_few_rows
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm
+from packager.backends.cutlass.gemm.few_rows import has_few_rows
 from packager.backends.cutlass.gemm.kernels import TYPES
-from packager.backends.cutlass.gemm.normed import add_rows, has_few_rows, pack_with_gains
+from packager.backends.cutlass.gemm.normed import add_rows, pack_with_gains
 from packager.backends.problem_calls import bias_parameter
 from packager.graph.dataflow import Dataflow
 from packager.graph.identity import IdentityMap
@@ -73,10 +74,6 @@ def can_norm_gemm(problem: MatmulProblem, options: CutlassOptions) -> bool:
 
 
 def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed: bool = False) -> Ranking:
-    activation, residual = problem.chain.activation or "none", problem.chain.residual is not None
-    if normed:
-        size = (most(problem.rows), problem.columns, problem.depth)
-        return rank_few_rows(size, problem.dtype, RowsForm(problem.out, activation, residual, normed=True), options)
     numbers = [problem.depth, problem.columns]
     known = [extent for extent in numbers if isinstance(extent, int)]
     divisor = math.gcd(*known) if len(known) == len(numbers) else 1
@@ -87,5 +84,8 @@ def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed
         most(problem.batch),
         all(isinstance(extent, int) for extent in problem.rows),
     )
+    activation, residual = problem.chain.activation or "none", problem.chain.residual is not None
     form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual, problem.constant)
+    if normed:
+        return rank_few_rows(shape, replace(form, normed=True), options)
     return rank_gemm(shape, form, divisor, options)
