@@ -2,10 +2,10 @@
  * time is that of reading keys and values once.
  *
  * A block has 16 rows, which are the queries of all heads that share a head of keys, and some of the keys; each of its
- * warps takes steps of 16 or 32 of them. Matrix instructions sum over a dimension in any order, as long as it is the
- * same for both, and columns of the result may have any order. So the dims of a head are permuted such that what a lane
- * needs are 16 bytes at a time: it copies them to places of its own in shared memory, some steps ahead, and no thread
- * waits for another before the end.
+ * warps takes steps of 16 or 32 of them, whose tiles are copied some steps ahead to memory of its own, and waits for no
+ * other before the end. Matrix instructions sum over a dimension in any order, as long as it is the same for both, and
+ * columns of the result may have any order. So the dims of a head are permuted such that what a lane needs are 16 bytes
+ * at a time.
  * Then the warps' results are merged, those of the blocks of a cluster, and, by who is last, those of all that have a
  * tile: a quad of elements by one thread each time. */
 #pragma once
@@ -15,16 +15,30 @@
 #if !defined(PK_HOST) || defined(PK_SIMT)
 namespace pk {
 
-/* kCluster: blocks of a cluster along x, or 0. kDepth is a bound of both head dims. */
-template <class Type, int kDepth, int kCluster>
-__device__ inline void split_attention(const SplitParams &p, char *memory) {
-  constexpr int kWarps = split_warps(kDepth), kStep = split_step(kDepth), kTiles = kStep / 8;
-  constexpr int kChunks = kDepth / 32, kSpans = kDepth / 64, kStages = kSplitStages;
+/* Begins to copy the tiles of `rows` keys or values, or of as many as a step has: by all lanes. */
+template <int kDepth, class Storage>
+__device__ inline void split_copy(char *to, const Storage *from, int64_t stride, int rows, int depth) {
+  constexpr int kPieces = kDepth / 8;
+#pragma unroll 4
+  for (int i = threadIdx.x % 32; i < split_step(kDepth) * kPieces; i += 32) {
+    const int row = i / kPieces, piece = i % kPieces;
+    const bool exists = row < rows && 8 * piece < depth;
+    char *const place = to + piece / 8 * split_tile(kDepth) + piece_of_tile(row, piece % 8);
+    copy_async(reinterpret_cast<uint4 *>(place), exists ? from + row * stride + 8 * piece : from, exists);
+  }
+}
+
+/* kDepth is a bound of both head dims. kCluster: blocks of a cluster along x, or 0. */
+template <class Type, int kDepth, int kCluster, class Params>
+__device__ inline void split_attention(const Params &p, char *memory) {
+  constexpr bool kTiled = Params::kTiled;
+  constexpr int kWarps = split_warps(kDepth, kTiled), kStep = split_step(kDepth), kTiles = kStep / 8;
+  constexpr int kChunks = kDepth / 32, kSpans = kDepth / kTileColumns, kStages = kSplitStages;
+  constexpr int kTile = split_tile(kDepth), kStage = split_stage(kDepth), kValues = kSpans * kTile;
+  constexpr int kRing = kWarps * kStages * kStage;
   constexpr bool kKeepsQ = kDepth <= 128;
-  // Places of 16 bytes of a lane: keys [stage, tile, chunk], then values [stage, 16 keys, span, 4].
-  constexpr int kKeyPlaces = kTiles * kChunks, kPlaces = kKeyPlaces + kStep / 16 * kSpans * 4;
-  static_assert(kWarps * kStages * kPlaces * 32 * 16 == kSplitShared, "what is declared");
-  static_assert((kWarps + 1) * kSplitRows * (kDepth + 2) * 4 <= kSplitShared, "partial sums fit");
+  static_assert((kWarps + 1) * kSplitRows * (kDepth + 2) * 4 <= kRing, "partial sums fit");
+  static_assert(16 + (kMostSplitParts + 1) * kSplitRows * 8 + kMostSplitParts * 16 <= kRing, "a quad of each part too");
   using Storage = typename Type::Storage;
   release_next();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -33,12 +47,19 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   const Storage *k = static_cast<const Storage *>(p.k) + batch * p.k_strides[0] + shared_head * p.k_strides[2];
   const Storage *v = static_cast<const Storage *>(p.v) + batch * p.v_strides[0] + shared_head * p.v_strides[2];
   // A cache is as good as written: its rows are on their way to the L2 cache, which sees what is still written.
-  if (const int key = (split * kWarps + warp) * kStep + lane; lane < kStep && key < p.keys) {
-#pragma unroll 1
-    for (int dim = 0; dim < p.depth; dim += 64) prefetch_line(k + key * p.k_strides[1] + dim);
-#pragma unroll 1
-    for (int dim = 0; dim < p.value_depth; dim += 64) prefetch_line(v + key * p.v_strides[1] + dim);
+  if constexpr (kTiled) {
+    if (const int key = (split * kWarps + warp) * kStep; lane == 0 && key < p.keys) {
+#pragma unroll
+      for (int i = 0; i < kSpans; i++) {
+        prefetch_tile(&p.k_map, i * kTileColumns, key, shared_head, batch);
+        prefetch_tile(&p.v_map, i * kTileColumns, key, shared_head, batch);
+      }
+    }
   }
+  char *const ring = memory + warp * kStages * kStage;
+  uint64_t *const barriers = reinterpret_cast<uint64_t *>(memory + kRing) + warp * kStages;
+  if (lane < kStages) init_barrier(barriers + lane, kTiled ? 1 : 32);
+  sync_warp();
   wait_for_earlier();
   const int rows = p.rows - row_tile * kSplitRows < kSplitRows ? p.rows - row_tile * kSplitRows : kSplitRows;
   const int keys = split_keys(p, batch);
@@ -87,34 +108,31 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
     for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(of[j][0]) || !is_masked<Type>(of[j][1]);
     return any_lane(any);
   };
-  uint4 *const ring = reinterpret_cast<uint4 *>(memory) + warp * kStages * kPlaces * 32 + lane;
-  auto copy_keys = [&](uint4 *to, int step) {
-    const int begin = step * kStep + g;
-    const Storage *from = k + begin * p.k_strides[1] + 8 * t;
+  auto copy = [&](char *to, uint64_t *barrier, int step) {
+    const int begin = step * kStep;
+    sync_warp();  // all have read what was there
+    if constexpr (kTiled) {
+      if (lane != 0) return;
+      expect_tiles(barrier, kStage);
 #pragma unroll
-    for (int j = 0; j < kTiles; j++, from += 8 * p.k_strides[1]) {
-#pragma unroll
-      for (int c = 0; c < kChunks; c++) {
-        const bool exists = begin + 8 * j < keys && 32 * c + 8 * t < p.depth;
-        copy_async(to + (j * kChunks + c) * 32, exists ? from + 32 * c : k, exists);
+      for (int i = 0; i < kSpans; i++) {
+        copy_tile(to + i * kTile, &p.k_map, i * kTileColumns, begin, shared_head, batch, barrier);
+        copy_tile(to + kValues + i * kTile, &p.v_map, i * kTileColumns, begin, shared_head, batch, barrier);
       }
+    } else {
+      split_copy<kDepth>(to, k + begin * p.k_strides[1], p.k_strides[1], keys - begin, p.depth);
+      split_copy<kDepth>(to + kValues, v + begin * p.v_strides[1], p.v_strides[1], keys - begin, p.value_depth);
+      end_pieces(barrier);
     }
   };
-  auto copy_values = [&](uint4 *to, int step) {
-    const int begin = step * kStep + 2 * t;
-    const Storage *from = v + begin * p.v_strides[1] + 8 * g;
-#pragma unroll
-    for (int i = 0; i < kStep / 8; i++, from += 8 * p.v_strides[1]) {
-#pragma unroll
-      for (int n = 0; n < 2; n++) {
-#pragma unroll
-        for (int c = 0; c < kSpans; c++) {
-          const bool exists = begin + 8 * i + n < keys && 64 * c + 8 * g < p.value_depth;
-          const Storage *at = from + n * p.v_strides[1] + 64 * c;
-          copy_async(to + ((i / 2 * kSpans + c) * 4 + i % 2 * 2 + n) * 32, exists ? at : v, exists);
-        }
-      }
+  // Values of no key, which count for nothing, and may be no numbers where a batch has fewer keys than others.
+  auto clear_values = [&](char *values, int from) {
+#pragma unroll 1
+    for (int i = from * (kDepth / 8) + lane; i < kStep * (kDepth / 8); i += 32) {
+      char *const place = values + i % kSpans * kTile + i / kSpans * 16;
+      *reinterpret_cast<uint4 *>(place) = make_uint4(0, 0, 0, 0);
     }
+    sync_warp();
   };
 
   // One turn reads a step, and begins to copy the one that is kStages later into its place: each is written once in the
@@ -122,22 +140,26 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
   // whether to copy them, and for its scores.
   uint32_t ahead[kTiles][2], bias[kTiles][2];
   float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
-  int copied = first, stage = 0, live = 0;
+  int copied = first, stage = 0, live = 0, phases = 0;
 #pragma unroll 1
   for (int step = first - kStages * workers; step < steps; step += workers) {
-    uint4 *const own = ring + stage * kPlaces * 32;
-    stage = stage + 1 < kStages ? stage + 1 : 0;
+    char *const own = ring + stage * kStage;
+    uint64_t *const barrier = barriers + stage;
     if (live & 1) {
       load_bias(bias, step);
       float scores[kTiles][4] = {};
-      wait_for_copies<2 * kStages - 1>();
+      wait_for_tiles(barrier, phases >> stage & 1);
+      phases ^= 1 << stage;
+      if (p.lengths != nullptr && (step + 1) * kStep > keys) clear_values(own + kValues, keys - step * kStep);
+      const char *const own_keys = own + g * kTileRowBytes, *const own_values = own + kValues + t * 2 * kTileRowBytes;
 #pragma unroll
       for (int c = 0; c < kChunks; c++) {
         const uint4 q0 = kKeepsQ ? q[kKeepsQ ? c : 0][0] : query(0, c),
                     q1 = kKeepsQ ? q[kKeepsQ ? c : 0][1] : query(1, c);
 #pragma unroll
         for (int j = 0; j < kTiles; j++) {
-          const uint4 x = own[(j * kChunks + c) * 32];
+          const int piece = ((t + c % 2 * 4) ^ g) * 16, at = c / 2 * kTile + j * 8 * kTileRowBytes + piece;
+          const uint4 x = *reinterpret_cast<const uint4 *>(own_keys + at);
           mma<Type>(scores[j], q0.x, q1.x, q0.y, q1.y, x.x, x.y);
           mma<Type>(scores[j], q0.z, q1.z, q0.w, q1.w, x.z, x.w);
         }
@@ -181,24 +203,24 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
           for (int n = 0; n < 4; n++) acc[c][j][n] *= factor[n / 2];
         }
       }
-      wait_for_copies<2 * kStages - 2>();
 #pragma unroll
       for (int i = 0; i < kStep / 16; i++) {
 #pragma unroll
         for (int c = 0; c < kSpans; c++) {
           uint4 x[4];
 #pragma unroll
-          for (int n = 0; n < 4; n++) x[n] = own[kKeyPlaces * 32 + ((i * kSpans + c) * 4 + n) * 32];
+          for (int n = 0; n < 4; n++) {
+            const int row = 16 * i + n / 2 * 8 + n % 2, piece = (g ^ (2 * t + n % 2)) * 16;
+            x[n] = *reinterpret_cast<const uint4 *>(own_values + c * kTile + row * kTileRowBytes + piece);
+          }
           split_add_values<Type>(acc[c], a[2 * i], a[2 * i + 1], x);
         }
       }
     }
     const bool is = is_live(ahead, copied);
     live = live >> 1 | is << (kStages - 1);
-    if (is) copy_keys(own, copied);
-    end_copies();
-    if (is) copy_values(own + kKeyPlaces * 32, copied);
-    end_copies();
+    if (is) copy(own, barrier, copied);
+    stage = stage + 1 < kStages ? stage + 1 : 0;
     copied += workers;
     load_bias(ahead, copied);
   }
@@ -229,7 +251,7 @@ __device__ inline void split_attention(const SplitParams &p, char *memory) {
     if (t == 0) stats[0] = most[i], stats[1] = total[i];
   }
   __syncthreads();
-  split_merge<Type, kWarps, kCluster>(p, sums, row_tile, shared_head, batch);
+  split_merge<Type, kWarps, kCluster, kRing>(p, sums, memory, row_tile, shared_head, batch);
 }
 
 }  // namespace pk

@@ -5,31 +5,44 @@
 //
 #include <math.h>
 
-#include "warp.h"
+#include "tiles.h"
 
 namespace pk {
 
 constexpr int kSplitRows = 16;
-/* Steps whose keys and values are under way, and the shared memory that they are in: of two blocks of 128 threads on a
- * multiprocessor of sm_90, of one where there are 100 KB. */
-constexpr int kSplitStages = 3;
-constexpr uint32_t kSplitShared = 96 << 10;
-/* Partial results of one problem that the workspace has room for. */
-constexpr int64_t kSplitBlocks = 768;
+/* Steps whose keys and values are under way. */
+constexpr int kSplitStages = 2;
+/* Partial results of one problem that the workspace has room for, and of a tile. */
+constexpr int64_t kSplitBlocks = 768, kMostSplitParts = 256;
 
-constexpr int split_warps(int depth) { return depth <= 128 ? 4 : 2; }
+/* Keys of a step of a warp, and its tiles in shared memory: those of keys, then those of values. */
 constexpr int split_step(int depth) { return depth <= 64 ? 32 : 16; }
+constexpr int split_tile(int depth) { return split_step(depth) * kTileRowBytes; }
+constexpr int split_stage(int depth) { return depth / kTileColumns * 2 * split_tile(depth); }
+/* Warps of a block: one that the copy engine serves has a multiprocessor of its own, of others two have one. */
+constexpr int split_warps(int depth, bool tiled) { return (depth <= 128 ? 4 : 2) * (tiled ? 2 : 1); }
+/* What a block has of shared memory, the barriers last. */
+constexpr int split_shared(int depth, bool tiled) {
+  return split_warps(depth, tiled) * kSplitStages * (split_stage(depth) + int(sizeof(uint64_t)));
+}
 
 struct SplitParams {
+  static constexpr bool kTiled = false;
   const void *q, *k, *v, *bias;
   void *o;
   const int32_t *lengths;
-  float *partial;     // [tile, part, quad, 6]: four sums of values, the greatest score, the sum of exponentials
+  // [tile, part]: sums of values [row, dim], then [row, 2]: the greatest score, the sum of exponentials.
+  float *partial;
   uint32_t *arrived;  // [tile, block of a cluster]
   int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], bias_strides[3];
   int32_t keys, depth, value_depth, group, rows, row_tiles;
   float scale, softcap;
   int32_t causal, pairs;
+};
+/* Those of blocks whose tiles the copy engine fills, by maps of [batch, head, row, dim]. */
+struct TiledSplitParams : SplitParams {
+  static constexpr bool kTiled = true;
+  TensorMap k_map, v_map;
 };
 
 #if !defined(PK_HOST) || defined(PK_SIMT)

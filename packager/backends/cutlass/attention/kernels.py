@@ -152,20 +152,31 @@ class Sm80Attention(_Kernel):
 class SplitAttention(KernelConfig):
     """A kernel for few rows of queries, whose blocks share the keys; ``depth`` is the maximum of both head dims.
 
-    ``cluster`` blocks exchange their results in shared memory, which needs sm_90a, before they do so through a
-    workspace; with 0 all do.
+    The copy engine of sm_90a fills the tiles of ``tiled`` kernels. ``cluster`` blocks of such exchange their results in
+    shared memory before they do so through a workspace; with 0 all do.
     """
 
     dtype: str
     depth: int
     causal: bool
+    tiled: bool = False
     cluster: int = 0
 
     @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""
-        parts = ["pk_attention_split", ELEMENTS[self.dtype].short, str(self.depth)]
-        return "_".join([*parts, *filter(None, ("causal" * self.causal, f"c{self.cluster}" if self.cluster else ""))])
+        own = ("causal" * self.causal, "tiled" * self.tiled, f"c{self.cluster}" if self.cluster else "")
+        return "_".join(["pk_attention_split", ELEMENTS[self.dtype].short, str(self.depth), *filter(None, own)])
+
+    @property
+    def warps(self) -> int:
+        """How many a block has."""
+        return (4 if self.depth <= 128 else 2) * (2 if self.tiled else 1)
+
+    @property
+    def step(self) -> int:
+        """How many keys a warp has at a time."""
+        return 32 if self.depth <= 64 else 16
 
     @property
     def needs_workspace(self) -> bool:
@@ -174,8 +185,8 @@ class SplitAttention(KernelConfig):
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
-        values = {**vars(self), "mark": MARK, "name": self.name, "element": WARP_TYPES[self.dtype]}
-        text = render("cutlass/attention/attention_split.cu.j2", **values)
+        own = {"element": WARP_TYPES[self.dtype], "half": self.dtype == "float16"}
+        text = render("cutlass/attention/attention_split.cu.j2", **vars(self), mark=MARK, name=self.name, **own)
         return KernelSource(self.name, text, archs, SPLIT_MEGABYTES)
 
     def takes(self, form: AttentionForm) -> bool:
@@ -223,18 +234,19 @@ def warp_kernels(form: AttentionForm, keys: int) -> tuple[WarpAttention, ...]:
     return (WarpAttention(form.dtype, depth, most, form.causal),) if fits and depth and most else ()
 
 
-def split_kernels(form: AttentionForm, clusters: bool) -> tuple[SplitAttention, ...]:
-    """Return the kernels for few rows, those of ``clusters`` too; may be empty."""
+def split_kernels(form: AttentionForm, *, tiled: bool) -> tuple[SplitAttention, ...]:
+    """Return the kernels for few rows, of sm_90a those of clusters first, or those for others; may be empty."""
     depth = next((depth for depth in SPLIT_DEPTHS if max(form.depth, form.value_depth) <= depth), None)
     if form.dtype not in HALVES or depth is None:
         return ()
-    made = (SplitAttention(form.dtype, depth, form.causal, cluster) for cluster in (CLUSTER, 0)[not clusters :])
+    made = (SplitAttention(form.dtype, depth, form.causal, tiled, cluster) for cluster in (CLUSTER, 0)[not tiled :])
     return tuple(kernel for kernel in made if kernel.takes(form))
 
 
 def split_workspace(rows: int, value_depth: int) -> int:
-    """Return the bytes of a workspace for partial results of ``rows`` rows a tile: six floats for each four values."""
-    return SPLIT_PARTS * min(rows, SPLIT_ROWS) * value_depth * 6
+    """Return the bytes of a workspace for partial results of ``rows`` rows a tile: their values and two floats."""
+    rows = min(rows, SPLIT_ROWS)
+    return SPLIT_PARTS * 4 * (rows * value_depth + 2 * (rows + 1))
 
 
 def portfolio(family: Family, form: AttentionForm) -> tuple[AttentionKernel, ...]:

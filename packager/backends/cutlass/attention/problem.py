@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packager.backends.cutlass.attention.kernels import (
+    SPLIT_ROWS,
     AttentionForm,
     Bias,
+    SplitAttention,
     portfolio,
     split_kernels,
     split_workspace,
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
 # Rows and keys that warps always have at once, rows and dims of heads that they have where there are so many heads.
 FEW_WARPED, MOST_WARPED_ROWS, NARROW_DEPTH, MANY_HEADS = 32, 64, 32, 512
 MOST_SPLIT_QUERIES, LEAST_SPLIT_KEYS = 16, 256
-# Tiles of heads of keys and 16 rows up to which clusters of eight merge faster than all do through memory.
-MOST_CLUSTERED = 4
+# Clusters of eight blocks that an H200 has room for, and steps of their warps up to which they are faster than blocks
+# that merge through memory.
+CLUSTERS, MOST_CLUSTERED_STEPS = 14, 2
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,9 @@ def rank_attention(problem: AttentionProblem, options: CutlassOptions) -> Rankin
     text = f"attention {form.dtype} {size} {depths} {mask}{groups}"
     if _is_short(attention) and (own := warp_kernels(form, attention.keys)):
         return rank(text, options.arch, [*own, *newest], [*own, *plain])
-    if _has_few_rows(attention) and (split := split_kernels(form, clusters=True)):
-        ranking = rank(text, options.arch, split[:: 1 if _fits_clusters(attention) else -1], split_kernels(form, False))
+    if _has_few_rows(attention) and (tiled := split_kernels(form, tiled=True)):
+        order = 1 if _fits_clusters(attention, tiled[0]) else -1
+        ranking = rank(text, options.arch, tiled[::order], split_kernels(form, tiled=False))
         return replace(ranking, workspace=split_workspace(attention.k.group * attention.queries, form.value_depth))
     return rank(text, options.arch, newest if _is_small(attention) else newest[::-1], plain)
 
@@ -112,11 +116,12 @@ def _has_few_rows(attention: Attention) -> bool:
     return queries == 1 or not isinstance(keys, int) or keys >= LEAST_SPLIT_KEYS
 
 
-def _fits_clusters(attention: Attention) -> bool:
-    """Whether there are so few heads of keys that many blocks share one; measured on an H100."""
+def _fits_clusters(attention: Attention, kernel: SplitAttention) -> bool:
+    """Whether a cluster or a few of them have a tile of 16 rows, all at once and for few steps; measured on an H200."""
     batch = attention.batch if isinstance(attention.batch, int) else 8
-    tiles: int = batch * attention.heads // attention.k.group * -(-attention.k.group * attention.queries // 16)
-    return tiles <= MOST_CLUSTERED
+    keys = attention.keys if isinstance(attention.keys, int) else 2048
+    tiles: int = batch * attention.heads // attention.k.group * -(-attention.k.group * attention.queries // SPLIT_ROWS)
+    return keys <= CLUSTERS // tiles * kernel.cluster * kernel.warps * kernel.step * MOST_CLUSTERED_STEPS
 
 
 def _is_small(attention: Attention) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from cutlass_kernel_builder import HostKernel, host_builds
 
-from packager.backends.cutlass.attention.kernels import AttentionKernel, Sm80Attention, Sm90Attention
+from packager.backends.cutlass.attention.kernels import AttentionKernel, Sm80Attention, Sm90Attention, SplitAttention
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +17,7 @@ KERNELS: dict[str, AttentionKernel] = {
     "sm90": Sm90Attention("float16", 64, 128, 64, False, "keys", "tma"),
     "pingpong": Sm90Attention("bfloat16", 128, 128, 128, True, "none", "pingpong"),
     "sm80": Sm80Attention("float16", 64, 64, 64, True, True),
+    "split": SplitAttention("float16", 64, False, tiled=True),
 }
 
 OTHER_SIZES = ({"keys": 0}, {"depth": 136, "value_depth": 136}, {"depth": 60}, {"queries": 1 << 31})
@@ -80,6 +81,22 @@ def test_tensor_maps_say_where_the_operands_lie(build: Callable[[str], HostKerne
     assert k == [problem.k, 64, 197, 2, 3, *strides]
     assert [problem.v, 64, 197, 2, 3, *strides] in build("sm90").maps()
     assert o == [problem.o, 64, 197, 2, 3, 3 * 64 * 2, 197 * 3 * 64 * 2, 64 * 2]
+
+
+def test_tensor_maps_of_few_rows_say_where_keys_and_values_lie(build: Callable[[str], HostKernel]) -> None:
+    problem = fused()
+    problem.queries, problem.value_depth = 1, 32
+    launch = build("split").fill(problem)
+    assert launch is not None
+    assert list(launch.grid)[1:] == [3, 2]
+    assert list(launch.block) == [256, 1, 1]
+    assert launch.shared_bytes == build("split").shared_bytes
+    strides = [3 * 3 * 64 * 2, 64 * 2, 197 * 3 * 3 * 64 * 2]
+    assert build("split").maps() == [[problem.k, 64, 197, 3, 2, *strides], [problem.v, 32, 197, 3, 2, *strides]]
+    problem.batch = 1  # whose stride may be anything
+    problem.k_strides[0] = 0
+    assert build("split").fill(problem) is not None
+    assert build("split").maps()[0] == [problem.k, 64, 197, 3, 1, *strides[:2], 16]
 
 
 def test_a_persistent_kernel_has_a_block_for_each_multiprocessor(build: Callable[[str], HostKernel]) -> None:
@@ -149,8 +166,10 @@ def test_a_bias_must_be_of_the_kernel_s_kind(build: Callable[[str], HostKernel])
     assert build("sm80").fill(problem) is not None
 
 
-@pytest.mark.parametrize("field", ["q", "k", "v", "o"])
-def test_a_tensor_map_that_cannot_be_made_is_noticed(build: Callable[[str], HostKernel], field: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "field"), [*(("pingpong", field) for field in "qkvo"), *(("split", field) for field in "kv")]
+)
+def test_a_tensor_map_that_cannot_be_made_is_noticed(build: Callable[[str], HostKernel], name: str, field: str) -> None:
     problem = fused()
-    assert build("pingpong").fill(problem) is not None
-    assert build("pingpong").fill(problem, refused=getattr(problem, field)) is None
+    assert build(name).fill(problem) is not None
+    assert build(name).fill(problem, refused=getattr(problem, field)) is None

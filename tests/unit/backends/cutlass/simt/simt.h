@@ -10,11 +10,21 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
 namespace simt {
 
+/* Memory of blocks begins where tiles may. */
+template <class Value>
+struct Aligned {
+  using value_type = Value;
+  Value *allocate(size_t count) {
+    return static_cast<Value *>(aligned_alloc(1024, (count * sizeof(Value) + 1023) / 1024 * 1024));
+  }
+  void deallocate(Value *place, size_t) { free(place); }
+};
 struct Barrier {
   int arrived = 0, generation = 0;
 };
@@ -26,7 +36,7 @@ struct Block {
   uint3 index;
   Barrier barrier;
   std::vector<Warp> warps;
-  std::vector<char> memory;
+  std::vector<char, Aligned<char>> memory;
 };
 struct Copy {
   void *to;
