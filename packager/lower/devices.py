@@ -24,6 +24,7 @@ from packager.lower.cuda.algorithms.column_softmax import legalize_column_softma
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
+from packager.lower.cuda.algorithms.scan_rows import scan_rows
 from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
 from packager.lower.cuda.algorithms.short_reductions import SHORT_REDUCTIONS
 from packager.lower.cuda.algorithms.sort_rows import sort_rows
@@ -50,7 +51,7 @@ from packager.lower.legalize.accumulate import (
     legalize_softmax,
     reduce_in_float32,
 )
-from packager.lower.legalize.cumulative import legalize_as_reductions, legalize_in_rows
+from packager.lower.legalize.cumulative import legalize_in_rows
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
@@ -113,8 +114,8 @@ CUDA_LEGALIZERS = {
     "relax.nn.log_softmax": legalize_column_softmax,
     RESIZE: legalize_fused_resize,
     **SHORT_REDUCTIONS,
-    "relax.cumsum": legalize_as_reductions,
-    "relax.cumprod": legalize_as_reductions,
+    "relax.cumsum": scan_rows,
+    "relax.cumprod": scan_rows,
     "relax.scatter_elements": scatter_elements,
     "relax.scatter_nd": scatter_nd,
     SCATTER_SLICES: scatter_slices,

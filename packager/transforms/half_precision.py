@@ -1,12 +1,13 @@
 """Mixed precision (``--precision``): converts a float32 model to float16 or bfloat16 where that is safe.
 
-Matmuls and convolutions read and write half precision and accumulate in float32. Data movement is in half precision.
-Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, without rounding
-intermediates: normalizations of rows or channels that are written out are raised to one operator first, since squares
-above 65504 are infinite in float16, and are rounded after their scale and shift. Masks are rounded before they are
-added to the scores of a softmax, so that attention has one type. Powers of spectra stay in float32 where logarithms
-read products of them. Inputs, outputs and the model's constants keep their types. After Micikevicius et al. 2018,
-"Mixed Precision Training", section 3; operators are chosen as in torch's autocast.
+Matmuls and convolutions read and write half precision and accumulate in float32. Data movement and maxima are in half
+precision. Everything else (norms, softmax, activations, sums) computes in float32 and rounds its result, without
+rounding intermediates: normalizations of rows or channels that are written out are raised to one operator first, since
+squares above 65504 are infinite in float16, and are rounded after their scale and shift. Masks are rounded before they
+are added to the scores of a softmax, so that attention has one type. Powers of spectra stay in float32 where logarithms
+read products of them, and so do running sums whose exponentials are read. Inputs, outputs and the model's constants
+keep their types. After Micikevicius et al. 2018, "Mixed Precision Training", section 3; operators are chosen as in
+torch's autocast.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from packager.graph.recurrent import NAME as RECURRENT
 from packager.graph.rewrite import PRODUCTS, apply, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
 from packager.transforms.power_spectra import logs_of_powers
+from packager.transforms.running_sums import exponents_of_running_sums
 from packager.transforms.simplify.raise_norms import FOLLOWERS, raise_norms
 
 FULL = "float32"
@@ -37,6 +39,7 @@ MOVEMENT = frozenset(
     for name in (
         *("reshape", "permute_dims", "expand_dims", "squeeze", "broadcast_to", "flatten", "concat", "split", "take"),
         *("strided_slice", "flip", "tile", "repeat", "stack", "nn.max_pool2d", "nn.relu", "nn.pad", "where"),
+        *("max", "min"),
     )
 )
 # These compute in float32 internally for half operands; explicit casts would be separate functions.
@@ -73,7 +76,7 @@ class _Converter:
         self.unrounded: IdentityMap[Any] = IdentityMap()
         self.flow = Dataflow(main)
         self.computed = IdentitySet(main.params[:num_inputs])  # depends on inputs
-        self.kept = logs_of_powers(self.flow)
+        self.kept = logs_of_powers(self.flow) | exponents_of_running_sums(self.flow)
         self.masks: IdentityMap[Any] = IdentityMap()
         self.terms: IdentityMap[bool] = IdentityMap()
 

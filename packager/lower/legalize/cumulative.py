@@ -1,4 +1,4 @@
-"""Lower cumulative sums and products: one pass along the axis on CPUs, independent reductions on GPUs.
+"""Lower cumulative sums and products: one pass along the axis on CPUs, or a reduction for each element.
 
 Half precision is added up in float32 and rounded for each element, on CPUs by ``reduce_in_float32``.
 """
@@ -29,7 +29,7 @@ _OPERATORS = {"relax.cumsum": _SUM, "relax.cumprod": _PROD}
 
 
 @dataclass(frozen=True)
-class _Scan:
+class Scan:
     """How an axis is scanned: the operation, its reduction and its identity."""
 
     combine: Callable[[Any, Any], Any]
@@ -103,7 +103,7 @@ class _Scan:
 
 def legalize_in_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``cumsum`` and ``cumprod`` for CPUs."""
-    data, scan = _read(builder, call)
+    data, scan = read_scan(builder, call)
 
     def shapes(x: Any) -> tuple[Any, list[tuple[list[Any], str]]]:
         shape = numbers(x.shape)
@@ -118,9 +118,8 @@ def legalize_in_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     return emit_rows(builder, call.op.name.removeprefix("relax."), [data], shapes, body)[0]
 
 
-def legalize_as_reductions(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``cumsum`` and ``cumprod`` for GPUs: each element is a reduction, long axes are split into chunks."""
-    data, scan = _read(builder, call)
+def scan_by_reductions(builder: relax.BlockBuilder, data: Any, scan: Scan, name: str) -> relax.Expr:
+    """Emit a function in which each element is a reduction, for GPUs; long axes are split into chunks."""
 
     def compute(x: Any) -> Any:
         wide = topi.cast(x, scan.full)
@@ -129,10 +128,10 @@ def legalize_as_reductions(builder: relax.BlockBuilder, call: relax.Call) -> rel
         result = scan.in_chunks(wide, extent) if long else scan.whole(wide, exclusive=scan.exclusive)
         return topi.cast(result, scan.dtype)
 
-    return builder.call_te(compute, data, primfunc_name_hint=call.op.name.removeprefix("relax."))
+    return builder.call_te(compute, data, primfunc_name_hint=name)
 
 
-def _read(builder: relax.BlockBuilder, call: relax.Call) -> tuple[Any, _Scan]:
+def read_scan(builder: relax.BlockBuilder, call: relax.Call) -> tuple[Any, Scan]:
     """Return the data, in the type of the result and flat if no axis is given, and the scan of a call."""
     data, axis = call.args[0], call.attrs.axis
     if axis is None:
@@ -140,7 +139,7 @@ def _read(builder: relax.BlockBuilder, call: relax.Call) -> tuple[Any, _Scan]:
     if str(data.ty.dtype) != str(call.ty.dtype):
         data = builder.emit(relax.op.astype(data, str(call.ty.dtype)))
     exclusive = bool(call.attrs.exclusive)
-    return data, _Scan(*_OPERATORS[call.op.name], int(axis) % len(data.ty.shape.values), exclusive, str(call.ty.dtype))
+    return data, Scan(*_OPERATORS[call.op.name], int(axis) % len(data.ty.shape.values), exclusive, str(call.ty.dtype))
 
 
 def _width(columns: Any) -> int:
