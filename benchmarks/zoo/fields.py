@@ -65,7 +65,7 @@ class Flow(nn.Module):
         """Return [n, 2, h / 4, w / 4]."""
         a, b = self.features(first), self.features(second)
         flow = self.estimate(torch.cat([self.costs(a, b), a], 1))
-        ys, xs = (torch.linspace(-1, 1, extent, dtype=a.dtype) for extent in a.shape[2:])
+        ys, xs = (torch.linspace(-1, 1, extent, dtype=a.dtype, device=a.device) for extent in a.shape[2:])
         grid = torch.stack([xs.expand(len(ys), -1), ys[:, None].expand(-1, len(xs))], -1)[None]
         warped = functional.grid_sample(b, grid + flow.permute(0, 2, 3, 1) * 0.05, align_corners=True)
         return flow + self.estimate(torch.cat([self.costs(a, warped), a], 1))
@@ -100,7 +100,7 @@ class Update(nn.Module):
         n, channels, height, width = first.shape
         products = first.flatten(2).transpose(1, 2) @ second.flatten(2) * channels**-0.5
         volume, found = products.reshape(-1, 1, height, width), []
-        whole = torch.tensor([2 / (width - 1), 2 / (height - 1)])
+        whole = torch.tensor([2 / (width - 1), 2 / (height - 1)], dtype=at.dtype, device=at.device)
         for level in range(2):
             places = (at.permute(0, 2, 3, 1).reshape(-1, 1, 1, 2) / 2**level + self.around) * whole - 1
             read = functional.grid_sample(volume, places.to(volume.dtype), align_corners=True)

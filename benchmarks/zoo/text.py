@@ -92,7 +92,8 @@ class Retention(nn.Module):
         query, key, value = (
             layer(y).view(n, tokens_, self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
-        distance = torch.arange(tokens_)[:, None] - torch.arange(tokens_)
+        places = torch.arange(tokens_, device=x.device)
+        distance = places[:, None] - places
         decay = self.decay[:, None, None] ** distance.clamp(min=0) * (distance >= 0)
         joined = (query @ key.transpose(2, 3) * decay @ value).transpose(1, 2).reshape(n * tokens_, width)
         joined = self.normalize(joined).view(n, tokens_, width)

@@ -109,7 +109,8 @@ class PointNet(nn.Module):
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
         """Return [n, 40]; ``points`` is [n, 3, points]."""
-        matrix = self.matrix(self.angles(self.turn(points).amax(2))).view(-1, 3, 3) + torch.eye(3)
+        unit = torch.eye(3, dtype=points.dtype, device=points.device)
+        matrix = self.matrix(self.angles(self.turn(points).amax(2))).view(-1, 3, 3) + unit
         return self.head(self.body((points.transpose(1, 2) @ matrix).transpose(1, 2)).amax(2))
 
 
