@@ -4,10 +4,11 @@ functions for the manifest."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from packager.bundle.manifest import Dim, Primitive
+from packager.bundle.selection import Selection
 from packager.graph import symbolic
 from packager.graph.cost import estimate
 from packager.ir.call_plan import Branch, Call, Index, Memory, Operand, Subject, Switch
@@ -117,7 +118,7 @@ class PlannedCall:
 
     ``dropped``: a no-op, since it would copy memory to itself. ``written`` is the number of bytes written, if less than
     the size of its results. ``elements`` is the number of elements written, if it may be 0. ``branch`` is that in which
-    the results are used.
+    the results are used. ``merged`` are the calls that it does at once, if it is of several.
     """
 
     function: PrimitiveFunction
@@ -129,6 +130,7 @@ class PlannedCall:
     written: int | None = None
     elements: Extent | None = None
     branch: Branch = ()
+    merged: tuple[PlannedCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,13 @@ class PlannedRead:
     scalar: PlannedTensor
     before: int
     count: Index | None = None
+
+
+def selection_of(function: PrimitiveFunction) -> Selection:
+    """Return what a session has of a function with candidates."""
+    found = function.candidates
+    assert found is not None
+    return Selection(function.symbol, found.problem, found.revision, found.names, found.chosen)
 
 
 class CallRecorder:
@@ -180,6 +189,9 @@ class CallRecorder:
 
     def _cost(self, call: PlannedCall) -> Cost:
         """Return the cost of a kernel; the last function of a partition is attributed the work of all."""
+        if call.merged:
+            costs = [self._cost(each) for each in call.merged]
+            return Cost(*(sum(getattr(cost, each.name) for cost in costs) for each in fields(Cost)))
         group, function = call.group, call.function
         if isinstance(function, Kernel):
             cost = estimate(function, call.names, self.dims)

@@ -13,7 +13,6 @@ from tvm import relax, tirx
 
 from packager.bundle.dtypes import DTYPES
 from packager.bundle.manifest import TensorSpec
-from packager.bundle.selection import Selection
 from packager.errors import ModelError
 from packager.graph import symbolic
 from packager.graph.control_flow import is_computed, is_control_flow
@@ -21,17 +20,17 @@ from packager.graph.dataflow import called_function
 from packager.graph.identity import IdentityMap
 from packager.ir.call_plan import CallPlan, Operand
 from packager.ir.model import CallSource, LoweredModel, ModelSignature
-from packager.ir.primitives import PrimitiveFunction
 from packager.ir.shapes import Extent
 from packager.plan.alternatives import write_to_outputs
 from packager.plan.arena import allocate
 from packager.plan.branches import assign_branches, digits_of_tensors
 from packager.plan.buckets import gather_variants
 from packager.plan.call_graph import call_graph
-from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor
+from packager.plan.calls import Alias, CallRecorder, PlannedCall, PlannedRead, PlannedTensor, selection_of
 from packager.plan.control_flow import ControlFlow
 from packager.plan.entries import PlannedCopy, PlannedEntry, Slice, StateMemory, slices
 from packager.plan.loops import PlannedMark
+from packager.plan.merge_launches import LaunchMerger
 from packager.plan.order import Reads, order
 from packager.plan.states import NextValue, place_next_values
 from packager.plan.values import Values
@@ -53,6 +52,7 @@ class _Planner(Values):
     def __init__(self, model: LoweredModel) -> None:
         super().__init__(model)
         self.states = StateMemory(self.constants, self.alignment)
+        self.merger = LaunchMerger()
         # Of the entry that is planned:
         self.tensors: list[PlannedTensor] = []  # those in the arena
         self.calls: list[PlannedCall] = []
@@ -68,7 +68,7 @@ class _Planner(Values):
         planned = [self._plan_entry(entry, part) for entry, part in zip(entries, parts, strict=True)]
         calls = [call for entry in planned for call in entry.calls if not call.dropped]
         functions = {call.function.symbol: call.function for call in calls}
-        selection = tuple(_selection(function) for function in functions.values() if function.candidates)
+        selection = tuple(selection_of(function) for function in functions.values() if function.candidates)
         choices = self.model.placement.choices if self.model.placement else ()
         recorder = CallRecorder(
             self.dims, {selected.symbol: number for number, selected in enumerate(selection, len(choices))}
@@ -131,6 +131,8 @@ class _Planner(Values):
         used = [*results.values(), *self.control_flow.used()]
         assign_branches(entry, self.calls, self.marks, used)
         copies = write_to_outputs(self.calls, copies)
+        if self.model.device == "cuda" and not self.marks:
+            self.merger.merge(self.calls, {id(tensor): self.nbytes(tensor) for tensor in self.tensors})
         removed = {*states, *computed}
         return PlannedEntry(
             entry=entry,
@@ -292,9 +294,3 @@ class _Planner(Values):
         for tensor, offset in zip(planned, offsets, strict=True):
             tensor.operand = Operand("arena", offset)
         return total
-
-
-def _selection(function: PrimitiveFunction) -> Selection:
-    found = function.candidates
-    assert found is not None
-    return Selection(function.symbol, found.problem, found.revision, found.names, found.chosen)

@@ -18,11 +18,13 @@ extern "C" int32_t pk_tensor_map_encode(void *map, int32_t type, uint32_t rank, 
 namespace {
 template <class Type, int kDepth>
 void run(const pk::TiledSplitParams &params, const pk_cuda_launch_t &launch, const pk::SplitForm &form) {
-  simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, form.cluster ? form.cluster : 1, [&](char *memory) {
-    if (!form.tiled) return pk::split_attention<Type, kDepth, 0>(static_cast<const pk::SplitParams &>(params), memory);
-    form.cluster ? pk::split_attention<Type, kDepth, 8>(params, memory)
-                 : pk::split_attention<Type, kDepth, 0>(params, memory);
-  });
+  simt::launch(launch.grid, int(launch.block[0]), launch.shared_bytes, form.cluster ? form.cluster : 1,
+               [&](char *memory) {
+                 if (!form.tiled)
+                   return pk::split_attention<Type, kDepth, 0>(static_cast<const pk::SplitParams &>(params), memory);
+                 form.cluster ? pk::split_attention<Type, kDepth, 8>(params, memory)
+                              : pk::split_attention<Type, kDepth, 0>(params, memory);
+               });
 }
 template <class Type>
 void run(const pk::TiledSplitParams &params, const pk_cuda_launch_t &launch, const pk::SplitForm &form) {

@@ -1,5 +1,5 @@
-/* The instructions of templates/cutlass/common/tiles.h on the host; included there, in namespace pk. A barrier in memory
- * counts the phases that are over. */
+/* The instructions of templates/cutlass/common/tiles.h on the host; included there, in namespace pk. A barrier in
+ * memory counts the phases that are over. */
 /* What tests make of a tensor in place of the driver's map. */
 struct HostMap {
   uint64_t address, extents[4], strides[3];
