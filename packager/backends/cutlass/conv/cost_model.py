@@ -72,8 +72,9 @@ BEYOND = 0.6
 class ConvShape:
     """The size of a convolution; tuples are (height, width), or (depth, height, width).
 
-    ``rows`` are the pixels of its result. ``width`` is the image's, 0 where it is not known. With ``groups`` of
-    channels and filters, 0 if there are none, a tile of filters reads a part of the channels.
+    ``rows`` are the pixels of its result. ``width`` is the image's, 0 where it is not known or columns are padded
+    behind it. With ``groups`` of channels and filters, 0 if there are none, a tile of filters reads a part of the
+    channels.
     """
 
     rows: int

@@ -113,7 +113,8 @@ def conv_shape(conv: Convolution, rows: int) -> ConvShape:
     """Return the size of a convolution with this number of pixels of the result."""
     pairs = (conv.window, conv.padding, conv.stride, conv.dilation)
     groups = conv.groups if conv.groups > 1 else 0
-    return ConvShape(rows, conv.channels, conv.filters, *pairs, width=conv.image[-1], groups=groups)
+    width = 0 if conv.behind[-1] else conv.image[-1]
+    return ConvShape(rows, conv.channels, conv.filters, *pairs, width=width, groups=groups)
 
 
 def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:

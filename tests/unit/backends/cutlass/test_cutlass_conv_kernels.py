@@ -16,9 +16,11 @@ from cutlass_kernel_builder import HostKernel, host_builds
 from packager.backends.cutlass.conv.cost_model import ConvShape, rank_conv
 from packager.backends.cutlass.conv.groups import STEP, WIDTHS, group_width, pack_groups, part_channels
 from packager.backends.cutlass.conv.kernels import ConvConfig, group_portfolio, portfolio, volume_portfolio
+from packager.backends.cutlass.conv.problem import conv_shape
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm
 from packager.backends.cutlass.gemm.tilings import Family, Sm80Tile, Sm90Tile
+from packager.graph.products.conv2d import Convolution
 
 FAMILIES: tuple[Family, ...] = ("sm90", "sm80")
 SIZES = ((3, 64), (4, 64), (8, 64), (16, 32), (64, 64), (96, 40), (256, 1000), (512, 512), (6, 6), (7, 9))
@@ -197,6 +199,24 @@ def test_rows_become_pixels(build: Callable[[str], HostKernel]) -> None:
         other = Problem.from_buffer_copy(made)
         getattr(other, name)[1] = value
         assert kernel.fill(other) is None
+
+
+@pytest.mark.slow
+def test_rows_fit_where_kernels_take_them(build: Callable[[str], HostKernel]) -> None:
+    """Windows of two of images that are padded by one column at the end, which some frameworks export, do not."""
+    kernel, fitting = build("rows"), 0
+    sizes = itertools.product((27, 28, 29, 32), (2, 3, 4), (0, 1), (0, 1, 2), (1, 2), (4, 8, 16))
+    for width, window, before, behind, stride, channels in sizes:
+        result = (width + before + behind - window) // stride + 1
+        made = problem(channels=channels, window=window, stride=stride, width=width, out_width=result)
+        made.padding[1] = before
+        images = ((28, width), (made.out_height, result))
+        pairs = ((window, window), (window // 2, before), (stride, stride), (1, 1))
+        conv = Convolution("bfloat16", 2, images[0], channels, 128, images[1], *pairs)
+        fits = conv_shape(conv, 1).fits_rows(2) and channels * window % 8 == 0
+        assert fits == (kernel.fill(made) is not None), (width, window, before, behind, stride, channels)
+        fitting += fits
+    assert fitting > 20
 
 
 @pytest.mark.slow
