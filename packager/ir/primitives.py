@@ -76,9 +76,14 @@ class PrimitiveFunction:
 
 @dataclass(frozen=True)
 class Kernel(PrimitiveFunction):
-    """A primitive function to be compiled by a code generator from ``primfunc``, a scheduled ``tirx.PrimFunc``."""
+    """A primitive function to be compiled by a code generator from ``primfunc``, a scheduled ``tirx.PrimFunc``.
+
+    With ``members`` instead it is one launch of all of them, on a GPU: each has a run of its blocks, and its parameters
+    follow those of the one before. None accesses what another writes.
+    """
 
     primfunc: Any = None
+    members: tuple[Kernel, ...] = ()
 
 
 @dataclass(frozen=True)

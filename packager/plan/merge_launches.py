@@ -14,7 +14,7 @@ from packager.ir.call_plan import Operand
 from packager.ir.model import CallSource
 from packager.ir.primitives import FunctionGroup, Kernel
 from packager.plan.calls import Placed, PlannedCall, PlannedTensor, owners, root
-from packager.plan.merged_kernels import Nest, merge, nest_of
+from packager.plan.merged_kernels import Nest, nest_of
 
 # Threads of a call that are fewer than a GPU has at once: others fill it by themselves.
 MOST_THREADS = 1 << 17
@@ -87,10 +87,12 @@ class LaunchMerger:
         first, *others = launch.calls
         symbols = tuple(call.function.symbol for call in launch.calls)
         if symbols not in self._merged:
-            kernels = [call.function for call in launch.calls if isinstance(call.function, Kernel)]
+            kernels = tuple(call.function for call in launch.calls if isinstance(call.function, Kernel))
+            parameters = tuple(parameter for kernel in kernels for parameter in kernel.parameters)
             name = f"{symbols[0]}_and_{len(others)}_more"
             number = sum(kernel.symbol.startswith(name) for kernel in self._merged.values())
-            self._merged[symbols] = merge(kernels, f"{name}_{number}" if number else name)
+            symbol = f"{name}_{number}" if number else name
+            self._merged[symbols] = Kernel(symbol, parameters, members=kernels)
         kernel = self._merged[symbols]
         sources = [call.source for call in launch.calls]
         ops, nodes = ([each for source in sources for each in getattr(source, name)] for name in ("ops", "nodes"))

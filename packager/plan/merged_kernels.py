@@ -1,41 +1,26 @@
-"""Kernels for GPUs that run in one launch: each has a run of its blocks ("horizontal fusion", Li et al. 2022,
-"Automatic Horizontal Fusion for GPU Kernels")."""
+"""Finds kernels for GPUs that can run in one launch with others, each with a run of its blocks."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import Call
 from tvm.tirx import stmt as st
-from tvm_ffi import structural_map
 
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Kernel
 
-_SPATIAL, _THREAD_INDEX = 0, 1  # tirx.IterVar.DataPar, ThreadIndex
+_SPATIAL = 0  # tirx.IterVar.DataPar
 
 
 @dataclass(frozen=True)
 class Nest:
-    """A kernel as two loops, over blocks and over the threads of one, around what a thread does."""
+    """A kernel as loops over ``blocks``, and over the ``threads`` of one."""
 
-    block: Any
-    thread: Any
-    allocated: tuple[Any, ...]
-
-    @property
-    def blocks(self) -> int:
-        """How many there are."""
-        return int(self.block.extent)
-
-    @property
-    def threads(self) -> int:
-        """How many a block has."""
-        return int(self.thread.extent)
+    blocks: int
+    threads: int
 
 
 def nest_of(kernel: Kernel) -> Nest | None:
@@ -50,32 +35,7 @@ def nest_of(kernel: Kernel) -> Nest | None:
         return None
     if any(buffer.scope() != "local" for buffer in root.alloc_buffers):
         return None
-    return Nest(block, thread, tuple(root.alloc_buffers))
-
-
-def merge(kernels: Sequence[Kernel], symbol: str) -> Kernel:
-    """Return a kernel with the parameters of all, each of which has ``nest_of``; none writes what another accesses."""
-    renewed = [s_tir.renew_defs(kernel.primfunc) for kernel in kernels]
-    nests = [nest_of(Kernel(k.symbol, k.parameters, primfunc=f)) for k, f in zip(kernels, renewed, strict=True)]
-    found = [nest for nest in nests if nest is not None]
-    assert len(found) == len(kernels)
-    block, thread = tirx.Var("block", "int64"), tirx.Var("thread", "int64")
-    threads = max(nest.threads for nest in found)
-    ends = list(itertools.accumulate(nest.blocks for nest in found))
-    body: Any = None
-    for nest, end in zip(reversed(found), reversed(ends), strict=True):
-        first = tirx.const(end - nest.blocks, "int64")
-        own = _at(nest, block - first, thread)
-        if nest.threads < threads:
-            own = st.IfThenElse(thread < tirx.const(nest.threads, "int64"), own, None)
-        body = own if body is None else st.IfThenElse(block < tirx.const(end, "int64"), own, body)
-    body = _bound(thread, threads, "threadIdx.x", body)
-    body = _bound(block, ends[-1], "blockIdx.x", body)
-    allocated = [buffer for nest in found for buffer in nest.allocated]
-    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=allocated)
-    function = tirx.PrimFunc([p for f in renewed for p in f.params], s_tir.SBlockRealize([], True, root))
-    function = function.with_attr("tirx.noalias", True).with_attr("s_tir", True)
-    return Kernel(symbol, tuple(p for kernel in kernels for p in kernel.parameters), primfunc=function)
+    return Nest(int(block.extent), int(thread.extent))
 
 
 def _thread_loop(statement: Any, tag: str) -> Any:
@@ -103,24 +63,3 @@ def _is_independent(body: Any) -> bool:
         and all(buffer.scope() == "local" for buffer in block.alloc_buffers)
         for block in nodes_of(body, s_tir.SBlock)
     )
-
-
-def _at(nest: Nest, block: Any, thread: Any) -> Any:
-    """Return what a thread of a block does."""
-
-    def replaced(variable: Any) -> Any:
-        if variable.same_as(nest.block.loop_var):
-            return _of_type(block, variable)
-        return _of_type(thread, variable) if variable.same_as(nest.thread.loop_var) else variable
-
-    return structural_map(nest.thread.body, (tirx.Var, replaced))
-
-
-def _of_type(value: Any, variable: Any) -> Any:
-    return value if str(value.ty) == str(variable.ty) else tirx.Cast(variable.ty, value)
-
-
-def _bound(variable: Any, extent: int, tag: str, body: Any) -> Any:
-    binding = tirx.IterVar(None, tirx.Var(tag, "int64"), _THREAD_INDEX, tag)
-    zero, count = tirx.const(0, "int64"), tirx.const(extent, "int64")
-    return st.For(variable, zero, count, st.ForKind.THREAD_BINDING, body, binding)

@@ -30,7 +30,7 @@ from packager.lower.blocks import (
     unroll,
     variables,
 )
-from packager.lower.cuda.transpose import transpose
+from packager.lower.cuda.transpose import transpose, transpose_narrow
 
 THREADS = 256
 # Bytes per thread, at a stride of one thread block, if elements do not fill vectors.
@@ -48,7 +48,7 @@ MIN_BLOCKS = 512
 
 def schedule_elementwise(sch: s_tir.Schedule, block: Any) -> None:
     """Bind the loops of a block without reductions to threads."""
-    by_rows = (transpose, _vectorize_flat, _copy_vectors, _sum_vectors, vectorize, _warp_per_row)
+    by_rows = (transpose, transpose_narrow, _vectorize_flat, _copy_vectors, _sum_vectors, vectorize, _warp_per_row)
     ways = () if is_scatter(sch, block) else by_rows
     if not any(attempt(sch, each, block) for each in (*ways, _one_element_per_step)):
         raise ScheduleError(f"block {sch.get(block).name_hint} cannot be bound to threads")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -28,6 +28,7 @@ from packager.lower.cuda.codegen_workarounds import (
     plain_names,
     unroll_unsupported_vectors,
 )
+from packager.lower.cuda.thread_loops import BLOCK, THREAD, side_by_side
 from packager.lower.kernels import take_pointers
 
 AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -112,8 +113,10 @@ def lower_cuda_kernels(
 
     Raises BackendError for a nest that is not bound to threads, or whose threads would have to share registers.
     """
-    extents = {kernel.symbol: _thread_extents(kernel) for kernel in kernels}
-    module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in kernels})
+    members = {kernel.symbol: _members(kernel) for kernel in kernels}
+    single = [member for own in members.values() for member in own]
+    extents = {kernel.symbol: _thread_extents(kernel) for kernel in single}
+    module = tvm.IRModule({kernel.symbol: kernel.primfunc for kernel in single})
     module = _T.BindTarget(target.with_host(tvm.target.Target("llvm")))(module)
     module = tvm.transform.Sequential(LOWERING)(module)
     for function in module.functions.values():
@@ -121,12 +124,25 @@ def lower_cuda_kernels(
     module = _with_barriers(tvm.transform.Sequential(VERIFY)(module))
     module = tvm.transform.Sequential(SHARE)(module)
     by_name = {var.name_hint: function for var, function in module.functions.items()}
+    for name, own in members.items():
+        if len(own) > 1:
+            sizes = [(int(extents[m.symbol][BLOCK]), int(extents[m.symbol][THREAD])) for m in own]
+            by_name[name] = side_by_side([by_name[member.symbol] for member in own], sizes)
+            extents[name] = {BLOCK: sum(blocks for blocks, _ in sizes), THREAD: max(threads for _, threads in sizes)}
     launches = {
-        name: Launch(axes, _dynamic_bytes(name, by_name[name].body), not _is_restrict(by_name[name].body))
-        for name, axes in extents.items()
+        name: Launch(extents[name], _dynamic_bytes(name, by_name[name].body), not _is_restrict(by_name[name].body))
+        for name in members
     }
     module = tvm.IRModule({k.symbol: _to_device_function(k, by_name[k.symbol], target) for k in kernels})
     return tvm.transform.Sequential(FINISH)(module), launches
+
+
+def _members(kernel: Kernel) -> list[Kernel]:
+    """Return a kernel, or those that it launches, each with variables and a name of its own."""
+    return [
+        replace(member, symbol=f"{kernel.symbol}_{number}", primfunc=s_tir.renew_defs(member.primfunc))
+        for number, member in enumerate(kernel.members)
+    ] or [kernel]
 
 
 def _with_barriers(module: tvm.IRModule) -> tvm.IRModule:

@@ -278,6 +278,27 @@ def relax_raised_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
     return R.add(R.multiply(normalize(x, Normalization((len(x.ty.shape) - 1,), 1e-5)), scale), shift)
 
 
+def relax_few_channels(x: Any, shift: Any) -> Any:
+    """Five of the channels, each on its own plane."""
+    return R.add(R.permute_dims(R.strided_slice(x, [3], [0], [5]), [0, 3, 1, 2]), shift)
+
+
+def few_channels(x: Any, shift: Any) -> Any:
+    return x[..., :5].transpose(0, 3, 1, 2) + shift
+
+
+def relax_moved_channels(x: Any) -> Any:
+    """Blocks of 8 x 12 pixels of 3 channels, side by side, without the outermost pixels."""
+    pixels = R.permute_dims(R.reshape(x, [2, 19, 20, 8, 12, 3]), [0, 1, 3, 2, 4, 5])
+    planes = R.permute_dims(R.reshape(pixels, [2, 152, 240, 3]), [0, 3, 1, 2])
+    return R.strided_slice(planes, [2, 3], [4, 5], [148, 235])
+
+
+def moved_channels(x: Any) -> Any:
+    pixels = x.reshape(2, 19, 20, 8, 12, 3).transpose(0, 1, 3, 2, 4, 5).reshape(2, 152, 240, 3)
+    return pixels.transpose(0, 3, 1, 2)[:, :, 4:148, 5:235]
+
+
 H, F = "float16", "float32"
 # Name, operator, numpy's version, inputs, sizes of the symbolic dim n. Every case is one PrimFunc.
 CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape, str]], list[int]]] = [
@@ -356,6 +377,8 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("channels_last", relax_channels_last, channels_last, [((2, 4, 96), F), ((16, 1, 1), F)], [0]),
     ("channels_of_sequence", relax_shuffled, shuffled, [((1, 12, 35), H)], [0]),
     ("phases", relax_phases, phases, [((2, 4, 6, 64), H)], [0]),
+    ("few_channels", relax_few_channels, few_channels, [((2, 150, 130, 8), H), ((1, 5, 1, 1), H)], [0]),
+    ("few_channels_moved", relax_moved_channels, moved_channels, [((2, 19, 20, 8, 36), F)], [0]),
     ("transpose_dyn", R.permute_dims, np.transpose, [(("n", 40), H)], [1, 33]),
     (
         "concat",
@@ -469,6 +492,23 @@ def test_parameters_stay_as_they_are() -> None:
 def test_a_transpose_behind_a_reshape_has_tiles(make: Callable[..., Any], inputs: list[tuple[Shape, str]]) -> None:
     (primfunc,) = functions(make, *inputs)
     assert "__shared__" in lower(schedule_cuda(primfunc, TARGET))[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "pixels"),
+    [
+        (relax_few_channels, [((2, 150, 130, 8), H), ((1, 5, 1, 1), H)], 2 * 150 * 130),
+        (relax_moved_channels, [((2, 19, 20, 8, 36), F)], 2 * 144 * 230),
+    ],
+)
+def test_a_thread_has_all_of_few_channels(
+    make: Callable[..., Any], inputs: list[tuple[Shape, str]], pixels: int
+) -> None:
+    """Its neighbors read the same cache lines, one channel after the other."""
+    (primfunc,) = functions(make, *inputs)
+    (launch,) = lower(schedule_cuda(primfunc, TARGET))[1].values()
+    blocks, threads = (int(launch.extents[name]) for name in ("blockIdx.x", "threadIdx.x"))
+    assert pixels <= blocks * threads < pixels + threads
 
 
 def test_depthwise_convolutions_read_vectors_of_channels() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,13 @@ from tvm_ffi import structural_map
 
 from packager.bundle.graph.call_graph import RunGraph
 from packager.frontends.dims import parse_dims
+from packager.graph.rewrite import nodes_of
 from packager.ir.call_plan import CallPlan
 from packager.ir.primitives import Kernel, Parameter
 from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
-from packager.lower.lowering import lower
-from packager.plan.merged_kernels import merge, nest_of
+from packager.lower.devices import DEVICES
+from packager.lower.lowering import _make_kernels, lower
+from packager.plan.merged_kernels import Nest, nest_of
 from packager.plan.planner import plan
 
 ROWS = "float[4,16]"
@@ -96,27 +100,49 @@ def elementwise(name: str, blocks: int, threads: int, factor: float) -> Kernel:
 @pytest.mark.parametrize("sizes", [[(3, 32), (1, 64)], [(2, 64), (5, 32), (1, 8)], [(4, 64), (4, 64)]])
 def test_blocks_of_a_merged_kernel_are_those_of_each(sizes: list[tuple[int, int]]) -> None:
     kernels = [elementwise(f"k{n}", *size, 2.0 + n) for n, size in enumerate(sizes)]
-    assert all(nest_of(kernel) is not None for kernel in kernels)
-    merged = merge(kernels, "merged")
-    _, launches = lower_cuda_kernels([merged], TRIAL_GPU)
-    assert int(launches["merged"].extents["blockIdx.x"]) == sum(blocks for blocks, _ in sizes)
-    assert int(launches["merged"].extents["threadIdx.x"]) == max(threads for _, threads in sizes)
+    assert [nest_of(kernel) for kernel in kernels] == [Nest(*size) for size in sizes]
+    merged = Kernel("merged", tuple(p for kernel in kernels for p in kernel.parameters), members=tuple(kernels))
+    module, launches = lower_cuda_kernels([merged], TRIAL_GPU)
+    assert launches["merged"].extents["blockIdx.x"] == sum(blocks for blocks, _ in sizes)
+    assert launches["merged"].extents["threadIdx.x"] == max(threads for _, threads in sizes)
     assert launches["merged"].overlaps
 
-    def serial(loop: Any) -> Any:
-        return st.For(loop.loop_var, loop.min, loop.extent, st.ForKind.SERIAL, loop.body)
+    def serial(statement: Any) -> Any:
+        if statement.attr_key != "thread_extent":
+            return statement
+        zero = tirx.const(0, str(statement.node.var.ty))
+        return st.For(statement.node.var, zero, statement.value, st.ForKind.SERIAL, statement.body)
 
-    body = structural_map(merged.primfunc.body, (st.For, serial))
-    function = tirx.PrimFunc(merged.primfunc.params, body).with_attrs({"s_tir": True, "global_symbol": "main"})
-    run = tvm.compile(tvm.IRModule({"main": function}), "llvm")["main"]
-    arrays = []
+    (function,) = module.functions.values()
+    body = structural_map(function.body, (st.AttrStmt, serial))
+    host = tirx.PrimFunc(function.params, body).with_attrs({"global_symbol": "main", "tirx.is_entry_func": True})
+    run = tvm.compile(tvm.IRModule({"main": host}), "llvm")["main"]
+    pairs = []
     for number, (blocks, threads) in enumerate(sizes):
         x = np.random.default_rng(number).standard_normal(blocks * threads).astype(np.float32)
-        arrays += [x, np.full_like(x, np.nan)]
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    run(*tensors)
-    for number, (x, y) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
-        np.testing.assert_array_equal(y.numpy(), x.numpy() * np.float32(2 + number))
+        pairs.append((x, np.full_like(x, np.nan)))
+    run(*(ctypes.c_void_p(array.ctypes.data) for pair in pairs for array in pair))
+    for number, (x, y) in enumerate(pairs):
+        np.testing.assert_array_equal(y, x * np.float32(2 + number))
+
+
+def test_vectors_of_a_thread_stay_in_registers_wherever_blocks_begin() -> None:
+    """As those of a mask of several rows, of which a block has a part."""
+    at, places = te.placeholder((4,), "int64"), te.placeholder((2048,), "int64")
+
+    def masked(i: Any, j: Any) -> Any:
+        return tirx.Select(at[i] < places[j], tirx.const(-1.0, "float16"), tirx.const(0.0, "float16"))
+
+    primfunc = te.create_prim_func([at, places, te.compute((1, 4, 2048), lambda _, i, j: masked(i, j), name="mask")])
+    (mask,) = _make_kernels("mask", primfunc, DEVICES["cuda"]).functions
+    assert isinstance(mask, Kernel)
+    members = (elementwise("k", 3, 64, 2.0), mask, mask)
+    merged = Kernel("merged", tuple(p for kernel in members for p in kernel.parameters), members=members)
+    module, launches = lower_cuda_kernels([merged], TRIAL_GPU)
+    assert launches["merged"].overlaps
+    (function,) = module.functions.values()
+    for allocation in nodes_of(function.body, st.AllocBuffer):
+        assert math.prod(map(int, allocation.buffer.shape)) <= 8
 
 
 def test_threads_that_share_memory_are_alone(tmp_path: Path) -> None:
