@@ -162,6 +162,10 @@ class SplitAttention(KernelConfig):
     tiled: bool = False
     cluster: int = 0
 
+    def __post_init__(self) -> None:
+        if self.cluster and not self.tiled:
+            raise ValueError("clusters are of tiled kernels")
+
     @property
     def name(self) -> str:
         """A C identifier that encodes everything that the kernel's code depends on."""

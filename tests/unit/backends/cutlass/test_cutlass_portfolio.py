@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx.helper
 
+from packager.backends.cutlass.attention.kernels import AttentionForm, SplitAttention, split_kernels
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.module import kernels_for
 from packager.backends.cutlass.portfolio import GROUPS, kernels_of, of_json, of_type, read_portfolio, to_json
@@ -90,6 +91,18 @@ def test_the_default_has_what_common_layers_ask_for(tmp_path: Path, arch: str, p
     found = asked(tmp_path, "cutlass -candidates=1", arch, precision)
     assert len(found) >= 2
     assert [config.name for config, _ in found if (config, (arch,)) not in kernels] == []
+
+
+@pytest.mark.parametrize(("group", "tiled"), [("hopper", True), ("plain", False)])
+def test_the_default_has_the_attention_of_decoders(group: str, tiled: bool) -> None:
+    forms = [AttentionForm("float16", depth, depth, causal=False, alignment=8) for depth in (64, 128)]
+    wanted = {kernel for form in forms for kernel in split_kernels(form, tiled=tiled)}
+    assert wanted <= {kernel for kernel in read_portfolio("default")[group] if isinstance(kernel, SplitAttention)}
+
+
+def test_clusters_are_of_tiled_kernels() -> None:
+    with pytest.raises(ValueError, match="clusters are of tiled kernels"):
+        SplitAttention("float16", 64, False, cluster=8)
 
 
 def test_what_is_no_portfolio_is_refused(tmp_path: Path) -> None:
