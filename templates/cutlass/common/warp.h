@@ -71,10 +71,7 @@ __device__ inline uint4 load_once(const void *from) {
   return x;
 }
 
-/* Fetches 128 bytes into the L2 cache. All writes go through it, so that what is written later is seen there. */
-__device__ inline void prefetch_line(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-
-/* Copies 16 bytes to shared memory, or zeros; a thread sees its own as soon as it has waited. */
+/* Copies 16 bytes to shared memory, or zeros, past the L1 cache; a thread sees its own as soon as it has waited. */
 __device__ inline void copy_async(uint4 *to, const void *from, bool exists) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to)), size = exists ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(size)

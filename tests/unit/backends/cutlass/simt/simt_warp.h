@@ -57,7 +57,6 @@ inline bool any_lane(bool x) {
     return any;
   });
 }
-inline void prefetch_line(const void *) {}
 inline void wait_for_earlier() {}
 inline void release_next() {}
 inline void cluster_sync() { simt::meet(simt::grid->barrier, int(simt::grid->fibers.size())); }
