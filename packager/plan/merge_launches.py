@@ -7,7 +7,7 @@ that it can run beside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from packager.ir.call_plan import Operand
@@ -47,8 +47,8 @@ class LaunchMerger:
         self._nests: dict[str, Nest | None] = {}
         self._merged: dict[tuple[str, ...], Kernel] = {}
 
-    def merge(self, calls: list[PlannedCall], nbytes: Mapping[int, int]) -> None:
-        """Replace calls that are alone in their branch; ``nbytes`` are the sizes of results, by the tensor's id."""
+    def merge(self, calls: list[PlannedCall], nbytes: Callable[[PlannedTensor], int]) -> None:
+        """Replace calls that are alone in their branch; ``nbytes`` says how large a tensor is."""
         launches: list[Launch] = []
         read: dict[Key, int] = {}  # the last place at which a memory is read
         written: dict[Key, int] = {}
@@ -118,10 +118,10 @@ def _results(call: PlannedCall) -> Iterator[PlannedTensor]:
             yield tensor
 
 
-def _early_bytes(call: PlannedCall, nbytes: Mapping[int, int]) -> int:
+def _early_bytes(call: PlannedCall, nbytes: Callable[[PlannedTensor], int]) -> int:
     """Return the bytes that a call's results need of the arena."""
     results = [root(tensor) for tensor in _results(call)]
-    return sum(nbytes[id(tensor)] for tensor in results if tensor.operand is None)
+    return sum(nbytes(tensor) for tensor in results if tensor.operand is None)
 
 
 def _keys(call: PlannedCall, *, written: bool) -> Iterator[Key]:

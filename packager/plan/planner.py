@@ -132,7 +132,7 @@ class _Planner(Values):
         assign_branches(entry, self.calls, self.marks, used)
         copies = write_to_outputs(self.calls, copies)
         if self.model.device == "cuda" and not self.marks:
-            self.merger.merge(self.calls, {id(tensor): self.nbytes(tensor) for tensor in self.tensors})
+            self.merger.merge(self.calls, self.nbytes)
         removed = {*states, *computed}
         return PlannedEntry(
             entry=entry,

@@ -174,12 +174,12 @@ class SplitAttention(KernelConfig):
 
     @property
     def warps(self) -> int:
-        """How many a block has."""
+        """How many a block has, as ``split_warps`` of attention_split_problem.h says."""
         return (4 if self.depth <= 128 else 2) * (2 if self.tiled else 1)
 
     @property
     def step(self) -> int:
-        """How many keys a warp has at a time."""
+        """How many keys a warp has at a time, as ``split_step`` there says."""
         return 32 if self.depth <= 64 else 16
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.cuda.algorithms.nests import Nests, cast, ceil_div, emit, int64, shared
+from packager.lower.cuda.algorithms.nests import Nests, cast, ceil_div, emit, int64, one_thread, shared
 from packager.lower.legalize.cumulative import WHOLE, Scan, read_scan, scan_by_reductions
 
 # Elements of a chunk: the threads of a block.
@@ -54,7 +54,7 @@ def _write(scan: Scan, source: Any, result: Any, size: Any, chunk: int) -> None:
     neutral = tirx.const(scan.neutral, scan.full)
     halves, carried = shared([2 * chunk], scan.full), shared([1], scan.full)
     count = tirx.const(chunk, "int64")
-    with T.parallel(int64(0), int64(1)):
+    with one_thread():
         carried[0] = neutral
     with T.serial(int64(0), ceil_div(size, chunk)) as number:
         first, held = number * count, 0
@@ -71,5 +71,5 @@ def _write(scan: Scan, source: Any, result: Any, size: Any, chunk: int) -> None:
             if scan.exclusive:
                 value = tirx.Select(i > 0, halves[held + tirx.max(i - 1, int64(0))], neutral)
             out[(*of_result, first + i)] = cast(scan.combine(carried[0], value), scan.dtype)
-        with T.parallel(int64(0), int64(1)):
+        with one_thread():
             carried[0] = scan.combine(carried[0], halves[held + count - 1])
