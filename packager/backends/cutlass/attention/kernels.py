@@ -189,8 +189,8 @@ class SplitAttention(KernelConfig):
 
     def source(self, archs: tuple[str, ...]) -> KernelSource:
         """Render the kernel's source file for these architectures."""
-        own = {"element": WARP_TYPES[self.dtype], "half": self.dtype == "float16"}
-        text = render("cutlass/attention/attention_split.cu.j2", **vars(self), mark=MARK, name=self.name, **own)
+        values = {**vars(self), "mark": MARK, "name": self.name, "element": WARP_TYPES[self.dtype]}
+        text = render("cutlass/attention/attention_split.cu.j2", **values)
         return KernelSource(self.name, text, archs, SPLIT_MEGABYTES)
 
     def takes(self, form: AttentionForm) -> bool:
