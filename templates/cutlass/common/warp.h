@@ -71,6 +71,9 @@ __device__ inline uint4 load_once(const void *from) {
   return x;
 }
 
+/* Fetches what is there into the L2 cache. */
+__device__ inline void prefetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 /* Copies 16 bytes to shared memory, or zeros, past the L1 cache; a thread sees its own as soon as it has waited. */
 __device__ inline void copy_async(uint4 *to, const void *from, bool exists) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to)), size = exists ? 16 : 0;
@@ -88,6 +91,12 @@ __device__ inline void wait_for_copies() {
 __device__ inline uint32_t low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 
+/* word & mask | above, as one instruction: compilers make two of it where both are constants. */
+__device__ inline uint32_t select_bits(uint32_t word, uint32_t mask, uint32_t above) {
+  uint32_t x;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(x) : "r"(word), "r"(mask), "r"(above));
+  return x;
+}
 /* Two bytes of a register as the low ones of its halves, `above` each of them: bytes 0 and 1, or 2 and 3. */
 __device__ inline uint32_t low_bytes(uint32_t word, uint32_t above) { return __byte_perm(word, above, 0x4140); }
 __device__ inline uint32_t high_bytes(uint32_t word, uint32_t above) { return __byte_perm(word, above, 0x4342); }

@@ -12,10 +12,10 @@
 /* Launches a kernel that solves a problem. */
 typedef int32_t pk_launch_fn(pk_cuda_t *cuda, const void *problem, uint64_t bytes);
 
-/* Kernels of at most 8 and 16 rows; one that makes weights floats, and one that multiplies by these. NULL where no
+/* Kernels of one row, of at most 8 and of 16; one that makes weights floats, and one that multiplies by these. NULL where no
  * number of rows that a model may have needs it. */
 typedef struct {
-  pk_launch_fn *of_8, *of_16, *dequantize, *multiply;
+  pk_launch_fn *of_1, *of_8, *of_16, *dequantize, *multiply;
   int64_t few;     /* so many rows are multiplied by the packed bits */
   int64_t d_bytes; /* of an element of bias, c and d; of a it is two */
 } pk_block_kernels_t;
@@ -35,6 +35,7 @@ static inline int32_t pk_multiply_few(pk_cuda_t *cuda, const pk_block_gemm_t *pr
     part.gemm.c = pk_at(gemm->c, row * gemm->ldc * kernels->d_bytes);
     part.gemm.d = (char *)gemm->d + row * gemm->ldd * kernels->d_bytes;
     pk_launch_fn *launch = part.gemm.m <= 8 && kernels->of_8 ? kernels->of_8 : kernels->of_16;
+    if (part.gemm.m == 1 && kernels->of_1) launch = kernels->of_1;
     status = launch(cuda, &part, sizeof part);
   }
   return status;

@@ -5,7 +5,8 @@
  * that kernels before have read: what is constant is loaded before the kernel waits for them. */
 #pragma once
 
-#include "gemm_blocks.h"
+#include "block_format.h"
+#include "problems.h"
 
 namespace pk {
 

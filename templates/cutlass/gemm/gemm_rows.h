@@ -32,6 +32,9 @@ struct RowsParams {
 /* Floats of shared memory: what each warp has of the results of two tiles, and of the squares of a row. */
 constexpr int rows_memory(int warps, int rows, int tiles, bool normed) { return warps * rows * (32 * tiles + normed); }
 
+/* What becomes of sums, beside a bias and an activation. */
+enum class Ending { kPlain, kResidual, kGated };
+
 /* float32 results. */
 struct F32 {
   using Storage = float;
@@ -72,12 +75,51 @@ __device__ inline void sum_squares(const RowsParams &p, float *sums) {
   }
 }
 
-/* Adds up in `memory` what the warps of a block have of the results of a tile, and writes these. */
-template <class Out, class Activation, int kWarps, bool kGated, bool kNormed, int kTiles, int kParts>
+/* What is added to a result before its activation; to a factor of gated ones. */
+struct Addends {
+  float value, factor;
+};
+
+/* Those of the result `at` of a tile of kColumns columns of b. */
+template <class Out, Ending kEnding, int kColumns>
+__device__ inline Addends load_addends(const RowsParams &p, int tile, int at) {
+  constexpr bool kGated = kEnding == Ending::kGated;
+  constexpr int kResults = kGated ? kColumns / 2 : kColumns;
+  Addends sums = {};
+  const int row = at / kResults, result = at % kResults, column = tile * kResults + result;
+  if (row >= p.m || column >= p.n) return sums;
+  const typename Out::Storage *bias = static_cast<const typename Out::Storage *>(p.bias);
+  const int place = tile * kColumns + (kGated ? result / 8 * 16 + result % 8 : result);
+  if (bias != nullptr) sums.value = Out::widen(bias[place]);
+  if (kGated && bias != nullptr) sums.factor = Out::widen(bias[place + 8]);
+  if constexpr (kEnding == Ending::kResidual) {
+    sums.value += p.beta * Out::widen(static_cast<const typename Out::Storage *>(p.c)[row * p.ldc + column]);
+  }
+  return sums;
+}
+
+/* Those of a thread's first result, where data that kernels before have made are added. */
+template <class Out, Ending kEnding, int kColumns>
+__device__ inline Addends load_early(const RowsParams &p, int tile) {
+  return kEnding == Ending::kResidual ? load_addends<Out, kEnding, kColumns>(p, tile, threadIdx.x) : Addends{};
+}
+
+/* Has the biases of a block's tiles in the L2 cache when they are added; they are constant. */
+template <class Out, int kColumns>
+__device__ inline void prefetch_biases(const RowsParams &p, int tiles) {
+  const int tile = blockIdx.x + threadIdx.x * gridDim.x;
+  if (p.bias != nullptr && tile < tiles) {
+    prefetch(static_cast<const typename Out::Storage *>(p.bias) + tile * kColumns);
+  }
+}
+
+/* Adds up in `memory` what the warps of a block have of the results of a tile, and writes these; see load_early. */
+template <class Out, class Activation, int kWarps, int kRows, Ending kEnding, bool kNormed, int kTiles, int kParts>
 __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTiles][kParts][4], int tile,
-                                   const float *sums, float *memory) {
+                                   const Addends &early, const float *sums, float *memory) {
   using Result = typename Out::Storage;
-  constexpr int kRows = 8 * kParts, kColumns = 16 * kTiles, kResults = kGated ? kColumns / 2 : kColumns;
+  constexpr bool kGated = kEnding == Ending::kGated;
+  constexpr int kColumns = 16 * kTiles, kResults = kGated ? kColumns / 2 : kColumns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   // [warp, row, column]
 #pragma unroll
@@ -87,7 +129,7 @@ __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTile
 #pragma unroll
       for (int n = 0; n < 4; n++) {
         const int row = 8 * j + 2 * t + n % 2, column = 16 * i + n / 2 * 8 + g;
-        memory[(warp * kRows + row) * kColumns + column] = acc[i][j][n];
+        if (kRows >= 8 || row < kRows) memory[(warp * kRows + row) * kColumns + column] = acc[i][j][n];
       }
     }
   }
@@ -108,27 +150,22 @@ __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTile
       float sum = 0.0f;
 #pragma unroll
       for (int i = 0; i < kWarps; i++) sum += memory[(i * kRows + row) * kColumns + place];
-      sum *= scale;
-      if (p.bias != nullptr) sum += Out::widen(static_cast<const Result *>(p.bias)[tile * kColumns + place]);
-      return sum;
+      return sum * scale;
     };
-    float value;
-    if constexpr (kGated) {
-      const int gate = result / 8 * 16 + result % 8;
-      value = Activation{}(product(gate)) * product(gate + 8);
-    } else {
-      value = product(result);
-      if (p.c != nullptr) value += p.beta * Out::widen(static_cast<const Result *>(p.c)[row * p.ldc + column]);
-      value = Activation{}(value);
-    }
+    const bool is_early = kEnding == Ending::kResidual && at == threadIdx.x;
+    const Addends added = is_early ? early : load_addends<Out, kEnding, kColumns>(p, tile, at);
+    const int place = kGated ? result / 8 * 16 + result % 8 : result;
+    float value = Activation{}(product(place) + added.value);
+    if constexpr (kGated) value *= product(place + 8) + added.factor;
     static_cast<Result *>(p.d)[row * p.ldd + column] = Out::narrow(value);
   }
 }
 
 /* kRows: 8 or 16 rows of a; a tile has 16 * kTiles columns. */
-template <class Type, class Out, class Activation, int kWarps, int kRows, int kTiles, bool kGated, bool kNormed>
+template <class Type, class Out, class Activation, int kWarps, int kRows, int kTiles, Ending kEnding, bool kNormed>
 __device__ inline void rows_product(const RowsParams &p, float *memory) {
   using Storage = typename Type::Storage;
+  constexpr bool kGated = kEnding == Ending::kGated;
   constexpr int kParts = kRows / 8, kUnits = 4 / kTiles, kColumns = 16 * kTiles;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int columns = kGated ? 2 * p.n : p.n, tiles = (columns + kColumns - 1) / kColumns;
@@ -167,6 +204,7 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
   release_next();
 #pragma unroll
   for (int u = 0; u < kUnits; u++) load_b(u, blockIdx.x, place(u));
+  prefetch_biases<Out, kColumns>(p, tiles);
   wait_for_earlier();
 #pragma unroll
   for (int u = 0; u < kUnits; u++) load_a(u, place(u));
@@ -174,6 +212,7 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
   if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
 
   for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
+    const Addends early = load_early<Out, kEnding, kColumns>(p, tile);
     float acc[kTiles][kParts][4] = {};
 #pragma unroll 1
     for (int k = 0; k < p.k; k += kAll) {
@@ -201,7 +240,7 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
       }
     }
     // Partial sums alternate between two places: none is read any more when it is written again.
-    finish_rows<Out, Activation, kWarps, kGated, kNormed>(p, acc, tile, sums, memory + turn);
+    finish_rows<Out, Activation, kWarps, kRows, kEnding, kNormed>(p, acc, tile, early, sums, memory + turn);
   }
 }
 #endif

@@ -207,22 +207,27 @@ def _plan(
         return rank(described, options.arch, [], few(known)), None
     numbers = (("few", FEW_ROWS), ("d_bytes", ELEMENTS[problem.out].size))
     function = partial(Steps, "pk_multiply_blocks", "pk_block_kernels_t", numbers=numbers)
-    by_bits = [("of_8", few(ROWS[0])), ("of_16", few(ROWS[1]))]
+    by_bits = {rows: few(rows) for rows in (1, *ROWS) if rows > 1 or few(1) != few(ROWS[0])}
     if most_rows <= FEW_ROWS:
-        last = few(min(most_rows, ROWS[1]))
-        first = by_bits[:1] if most_rows > ROWS[0] and (known is None or 1 <= known % ROWS[1] <= ROWS[0]) else []
-        steps = function(role="of_8" if most_rows <= ROWS[0] else "of_16", kernels=_kernels(first))
-        return rank(described, options.arch, [], last), steps
+        most = next((rows for rows in ROWS if most_rows <= rows), ROWS[-1])
+        last = few(min(most_rows, most))
+        needed = [rows for rows in by_bits if rows < most]
+        if known is not None:  # launches of the most, and one of the rest
+            rest = (known - 1) % ROWS[-1] + 1
+            needed = [rows for rows in needed if rest <= rows][:1]
+        kernels = _kernels([(f"of_{rows}", by_bits[rows]) for rows in needed])
+        return rank(described, options.arch, [], last), function(role=f"of_{most}", kernels=kernels)
     made = DequantizeBlocks(problem.dtype, form.bits, max(1, blocks_of_unit(form)), form.has_zeros)
     columns = min(problem.slice, problem.columns)
     shape = GemmShape(most_rows, columns, form.depth, 1)
     gemm_form = GemmForm(problem.dtype, problem.out, False, activation, residual)
     whole = replace(options, split_k_slices=1)
     ranking = rank_gemm(shape, gemm_form, math.gcd(problem.columns, form.depth), whole)
-    if not all(kernels for _, kernels in by_bits):
+    if not all(by_bits.values()):
         return replace(ranking, candidates=()), None
-    kernels = _kernels([*(by_bits if known is None else []), ("dequantize", [made])])
-    return replace(ranking, problem=described), function(role="multiply", kernels=kernels)
+    few_rows = [(f"of_{rows}", kernels) for rows, kernels in by_bits.items() if known is None]
+    steps = function(role="multiply", kernels=_kernels([*few_rows, ("dequantize", [made])]))
+    return replace(ranking, problem=described), steps
 
 
 def _kernels(members: Sequence[tuple[str, list[Any]]]) -> tuple[tuple[str, KernelConfig], ...]:

@@ -18,7 +18,7 @@ from packager.graph.block_weights import BlockFormat, unpack
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-ROWS = (8, 16)
+ROWS = (8, 16)  # and one
 OUTPUTS = {"float16": ("float16", "float32"), "bfloat16": ("bfloat16", "float32")}  # by the type of the data
 COLUMNS = 16  # of a tile
 UNIT_BITS = 256  # of a column, as in templates/cutlass/gemm/gemm_blocks.h
@@ -50,7 +50,8 @@ class BlockRowsGemm(RowsKernel):
     warps: int = WARPS
 
     def __post_init__(self) -> None:
-        known = self.rows in ROWS and self.bits in (4, 8) and self.warps in (WARPS, 2 * WARPS)
+        known = self.rows in (1, *ROWS) and self.bits in (4, 8) and self.warps in (WARPS, 2 * WARPS)
+        known = known and (self.rows > 1 or has_row_kernel(self.bits, self.blocks_of_unit))
         if not known or (self.gated and self.residual):
             both = " with gates and a residual" * self.gated
             raise ValueError(f"there is no kernel of {self.rows} rows and {self.bits} bits{both}")
@@ -125,6 +126,11 @@ def weights_name(bits: int, together: int, *, has_zeros: bool) -> str:
     return f"w{bits}{'z' * has_zeros}{f'b{together}' if together > 1 else ''}"
 
 
+def has_row_kernel(bits: int, together: int) -> bool:
+    """Whether one row has a kernel of its own, in whose chunks there is no more than one block."""
+    return together * CHUNK <= UNIT_BITS // bits
+
+
 def blocks_of_unit(form: BlockFormat) -> int:
     """Return how many blocks a unit has, 1 if a block is a unit or more, or 0 if no kernel reads such weights."""
     unit = UNIT_BITS // form.bits if form.bits in (4, 8) else 0
@@ -168,8 +174,10 @@ def block_kernels(
     rows: int, columns: int, weights: BlockFormat, form: RowsForm, *, fast_math: bool, dtype: str = "float16"
 ) -> list[BlockRowsGemm]:
     """Return the kernel for so many rows of ``dtype`` and ``columns`` of such weights, if there is one."""
-    fitting = next((most for most in ROWS if rows <= most), None)
     together = blocks_of_unit(weights)
+    fitting = next((most for most in ROWS if rows <= most), None)
+    if rows == 1 and together and has_row_kernel(weights.bits, together):
+        fitting = 1
     if fitting is None or form.out not in OUTPUTS.get(dtype, ()) or not together:
         return []
     made = partial(BlockRowsGemm, fitting, bits=weights.bits, blocks_of_unit=together, has_zeros=weights.has_zeros)

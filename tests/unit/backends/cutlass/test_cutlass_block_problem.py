@@ -52,19 +52,21 @@ def roles(draft: FunctionDraft) -> dict[str, str]:
 
 
 BY_BITS = "pk_gemm_blocks_f16_f16_{}_w4zb2_silu"
-OF_8, OF_16 = {"of_8": BY_BITS.format(8)}, {"of_16": BY_BITS.format(16)}
+OF_1, OF_8, OF_16 = ({f"of_{rows}": BY_BITS.format(rows)} for rows in (1, 8, 16))
 
 
 @pytest.mark.parametrize(
     ("rows", "most", "kernels"),
     [
+        (1, 1, {"": BY_BITS.format(1)}),
         (3, 3, {"": BY_BITS.format(8)}),
         (16, 16, {"": BY_BITS.format(16)}),
+        (17, 17, OF_1 | OF_16),
         (20, 20, OF_8 | OF_16),
         (32, 32, OF_16),
         (30, 30, OF_16),
-        (ROWS, 7, OF_8),
-        (ROWS, FEW_ROWS, OF_8 | OF_16),
+        (ROWS, 7, OF_1 | OF_8),
+        (ROWS, FEW_ROWS, OF_1 | OF_8 | OF_16),
     ],
 )
 def test_few_rows_are_multiplied_by_packed_bits_alone(rows: Any, most: int, kernels: dict[str, str]) -> None:
@@ -81,7 +83,7 @@ def test_floats_that_a_kernel_makes_are_not_read_before_it_is_complete(rows: Any
     assert all(isinstance(kernel, GemmConfig) and not kernel.early for kernel in kernels)
 
 
-@pytest.mark.parametrize(("rows", "by_bits"), [(100, {}), (ROWS, OF_8 | OF_16)])
+@pytest.mark.parametrize(("rows", "by_bits"), [(100, {}), (ROWS, OF_1 | OF_8 | OF_16)])
 def test_more_rows_have_floats_in_a_workspace(rows: Any, by_bits: dict[str, str]) -> None:
     draft, group = drafted(rows, 100)
     found = roles(draft)
@@ -105,7 +107,7 @@ def test_the_workspace_has_a_bound() -> None:
 def test_all_gpus_of_a_bundle_have_the_kernels() -> None:
     draft, _ = drafted(ROWS, 2048, options=CutlassOptions(arch=("sm_80", "sm_90a")))
     shipped = draft.ranking.candidates[:1]
-    assert [choice.arch for choice in draft.choices(shipped)] == [90, 0, 0, 0, 0]
+    assert [choice.arch for choice in draft.choices(shipped)] == [90, 0, 0, 0, 0, 0]
 
 
 def test_bfloat16_has_kernels_of_its_own() -> None:

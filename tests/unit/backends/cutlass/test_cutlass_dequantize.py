@@ -113,12 +113,13 @@ static int32_t note(int32_t kind, void *to, const void *problem, uint64_t bytes)
   memcpy(to, problem, bytes);
   return 0;
 }
+static int32_t of_1(pk_cuda_t *c, const void *p, uint64_t b) { (void)c; return note(3, &parts[launches], p, b); }
 static int32_t of_8(pk_cuda_t *c, const void *p, uint64_t b) { (void)c; return note(8, &parts[launches], p, b); }
 static int32_t of_16(pk_cuda_t *c, const void *p, uint64_t b) { (void)c; return note(16, &parts[launches], p, b); }
 static int32_t dequantize(pk_cuda_t *c, const void *p, uint64_t b) { (void)c; return note(1, &floats[launches], p, b); }
 static int32_t multiply(pk_cuda_t *c, const void *p, uint64_t b) { (void)c; return note(2, &parts[launches], p, b); }
 int32_t run(const pk_block_gemm_t *problem, int64_t few, int64_t d_bytes) {
-  const pk_block_kernels_t kernels = {of_8, of_16, dequantize, multiply, few, d_bytes};
+  const pk_block_kernels_t kernels = {of_1, of_8, of_16, dequantize, multiply, few, d_bytes};
   launches = 0;
   return pk_multiply_blocks(NULL, problem, &kernels);
 }
@@ -143,9 +144,10 @@ def problem_of(rows: int) -> BlockProblem:
     return problem
 
 
-@pytest.mark.parametrize(
-    ("rows", "kinds"), [(1, [8]), (8, [8]), (9, [16]), (16, [16]), (17, [16, 8]), (32, [16, 16]), (33, [1, 2] * 3)]
-)
+RUNS = [(1, [3]), (2, [8]), (8, [8]), (9, [16]), (16, [16]), (17, [16, 3]), (18, [16, 8]), (33, [1, 2] * 3)]
+
+
+@pytest.mark.parametrize(("rows", "kinds"), RUNS)
 def test_rows_of_a_run_choose_the_kernels(launches: ctypes.CDLL, rows: int, kinds: list[int]) -> None:
     assert launches.run(ctypes.byref(problem_of(rows)), ctypes.c_int64(32), ctypes.c_int64(2)) == 0
     count = ctypes.c_int32.in_dll(launches, "launches").value

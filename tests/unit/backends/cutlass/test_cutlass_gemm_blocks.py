@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from packager.backends.cutlass.gemm.block_weights import (
     BlockRowsGemm,
     block_kernels,
     blocks_of_unit,
+    has_row_kernel,
     pack_numbers,
     pack_weights,
 )
@@ -147,7 +148,21 @@ def aligned(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize("name", CASES)
 def test_a_product_with_packed_weights_is_that_of_numpy(multiply: Any, name: str, rows: int, warps: int) -> None:
-    case, rng = CASES[name], np.random.default_rng(1)
+    check_product(multiply, CASES[name], rows, warps)
+
+
+@pytest.mark.sampled(5, every_value=False)
+@pytest.mark.parametrize("warps", [8, 16])
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_of_one_row_has_its_product(multiply: Any, name: str, warps: int) -> None:
+    case = CASES[name]
+    if has_row_kernel(case.bits, blocks_of_unit(BlockFormat(case.bits, case.block, case.k, case.zeros))):
+        check_product(multiply, replace(case, m=1), 1, warps)
+        check_product(multiply, replace(case, m=2), 1, warps)
+
+
+def check_product(multiply: Any, case: Case, rows: int, warps: int) -> None:
+    rng = np.random.default_rng(1)
     weights = weights_of(case, rng)
     a = Numbers(rng.standard_normal((case.m, case.k + case.gap)), wide=False, half=case.half)
     c = Numbers(rng.standard_normal((case.m, case.n + case.gap)), wide=case.wide, half=case.half)
@@ -220,8 +235,8 @@ def test_what_has_a_kernel() -> None:
         form = BlockFormat(bits, block, depth, has_zeros=False)
         return [k.name for k in block_kernels(rows, 4096, form, RowsForm("float16", "silu"), fast_math=False)]
 
-    assert names(1, 4, 32) == ["pk_gemm_blocks_f16_f16_8_w4b2_silu"]
-    assert names(8, 4, 64) == names(8, 4, 256) == ["pk_gemm_blocks_f16_f16_8_w4_silu"]
+    assert names(1, 4, 32) == ["pk_gemm_blocks_f16_f16_1_w4b2_silu"]
+    assert names(2, 4, 64) == names(8, 4, 256) == ["pk_gemm_blocks_f16_f16_8_w4_silu"]
     assert names(9, 8, 32) == names(16, 8, 128) == ["pk_gemm_blocks_f16_f16_16_w8_silu"]
     assert names(1, 4, 16) == ["pk_gemm_blocks_f16_f16_8_w4b4_silu"]
     for others in (names(17, 4, 32), names(1, 4, 8), names(1, 2, 32), names(1, 4, 48), names(1, 4, 32, 100)):

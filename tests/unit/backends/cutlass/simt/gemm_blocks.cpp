@@ -3,7 +3,7 @@
 extern "C" {
 #include "packager_cuda.h"
 }
-#include "gemm_blocks.h"
+#include "gemm_blocks_row.h"
 
 namespace {
 struct Relu {
@@ -15,18 +15,31 @@ struct Form {
   int bits, blocks;
   bool zeros, wide, normed;
 };
+template <class Type, class Out, class Activation, int kWarps, int kRows, int kBits, int kBlocks, bool kZeros,
+          pk::Ending kEnding, bool kNormed>
+void multiply_rows(const pk::BlocksParams &params, float *memory) {
+  if constexpr (kRows > 1) {
+    pk::blocks_product<Type, Out, Activation, kWarps, kRows, kBits, kBlocks, kZeros, kEnding, kNormed>(params, memory);
+  } else if constexpr (kBlocks * kBits <= 8) {
+    pk::row_product<Type, Out, Activation, kWarps, kBits, kBlocks, kZeros, kEnding, kNormed>(params, memory);
+  }
+}
 template <class Type, int kWarps, int kRows, int kBits, int kBlocks, bool kZeros>
 void run(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form) {
   const uint32_t shared = pk::rows_memory(kWarps, kRows, 1, form.normed) * sizeof(float);
   simt::launch(launch.grid, int(launch.block[0]), shared, 1, [&](char *memory) {
     float *floats = reinterpret_cast<float *>(memory);
+    using pk::Ending;
     if (form.normed)
-      pk::blocks_product<Type, Type, Relu, kWarps, kRows, kBits, kBlocks, kZeros, true, true>(params, floats);
+      multiply_rows<Type, Type, Relu, kWarps, kRows, kBits, kBlocks, kZeros, Ending::kGated, true>(params, floats);
     else if (form.wide)
-      pk::blocks_product<Type, pk::F32, Relu, kWarps, kRows, kBits, kBlocks, kZeros, false, false>(params, floats);
+      multiply_rows<Type, pk::F32, Relu, kWarps, kRows, kBits, kBlocks, kZeros, Ending::kPlain, false>(params, floats);
+    else if (params.c != nullptr)
+      multiply_rows<Type, Type, pk::Unchanged, kWarps, kRows, kBits, kBlocks, kZeros, Ending::kResidual, false>(params,
+                                                                                                               floats);
     else
-      pk::blocks_product<Type, Type, pk::Unchanged, kWarps, kRows, kBits, kBlocks, kZeros, false, false>(params,
-                                                                                                         floats);
+      multiply_rows<Type, Type, pk::Unchanged, kWarps, kRows, kBits, kBlocks, kZeros, Ending::kPlain, false>(params,
+                                                                                                            floats);
   });
 }
 template <class Type, int kWarps, int kRows, int kBits, int kBlocks>
@@ -46,7 +59,9 @@ void run_bits(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, co
 }
 template <class Type, int kWarps>
 void run_rows(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form, int rows) {
-  rows == 8 ? run_bits<Type, kWarps, 8>(params, launch, form) : run_bits<Type, kWarps, 16>(params, launch, form);
+  rows == 1   ? run_bits<Type, kWarps, 1>(params, launch, form)
+  : rows == 8 ? run_bits<Type, kWarps, 8>(params, launch, form)
+              : run_bits<Type, kWarps, 16>(params, launch, form);
 }
 template <class Type>
 void run_warps(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const Form &form, int rows, int warps) {

@@ -12,25 +12,29 @@ struct Relu {
 /* What a kernel does beside multiplying. */
 struct Form {
   int warps, rows;
-  bool relu, gated, normed;
+  bool relu, gated, normed, residual;
 };
-template <class Type, class Out, class Activation, int kWarps, int kRows, bool kGated, bool kNormed>
+template <class Type, class Out, class Activation, int kWarps, int kRows, pk::Ending kEnding, bool kNormed>
 void run(const pk::RowsParams &params, const pk_cuda_launch_t &launch) {
   constexpr int kTiles = kRows / 8;
   const uint32_t shared = pk::rows_memory(kWarps, kRows, kTiles, kNormed) * sizeof(float);
   simt::launch(launch.grid, int(launch.block[0]), shared, 1, [&](char *memory) {
     float *floats = reinterpret_cast<float *>(memory);
-    pk::rows_product<Type, Out, Activation, kWarps, kRows, kTiles, kGated, kNormed>(params, floats);
+    pk::rows_product<Type, Out, Activation, kWarps, kRows, kTiles, kEnding, kNormed>(params, floats);
   });
 }
 template <class Type, class Out, class Activation, int kWarps, int kRows>
 void run_form(const pk::RowsParams &params, const pk_cuda_launch_t &launch, const Form &form) {
+  using pk::Ending;
   if (form.gated)
-    form.normed ? run<Type, Out, Activation, kWarps, kRows, true, true>(params, launch)
-                : run<Type, Out, Activation, kWarps, kRows, true, false>(params, launch);
+    form.normed ? run<Type, Out, Activation, kWarps, kRows, Ending::kGated, true>(params, launch)
+                : run<Type, Out, Activation, kWarps, kRows, Ending::kGated, false>(params, launch);
+  else if (form.residual)
+    form.normed ? run<Type, Out, Activation, kWarps, kRows, Ending::kResidual, true>(params, launch)
+                : run<Type, Out, Activation, kWarps, kRows, Ending::kResidual, false>(params, launch);
   else
-    form.normed ? run<Type, Out, Activation, kWarps, kRows, false, true>(params, launch)
-                : run<Type, Out, Activation, kWarps, kRows, false, false>(params, launch);
+    form.normed ? run<Type, Out, Activation, kWarps, kRows, Ending::kPlain, true>(params, launch)
+                : run<Type, Out, Activation, kWarps, kRows, Ending::kPlain, false>(params, launch);
 }
 template <class Type, class Out, class Activation>
 void run_rows(const pk::RowsParams &params, const pk_cuda_launch_t &launch, const Form &form) {
@@ -59,7 +63,7 @@ extern "C" int32_t multiply(const pk_normed_gemm_t *problem, int32_t types, int3
   const pk::RowsForm made = {16 / warps, warps, rows, rows / 8, problem->gemm.c != nullptr, gated != 0};
   const int32_t result = pk::rows_fill(&device, problem->gemm, made, problem->epsilon, &params, &launch);
   if (result) return result;
-  const Form form{warps, rows, relu != 0, gated != 0, normed != 0};
+  const Form form{warps, rows, relu != 0, gated != 0, normed != 0, params.c != nullptr};
   if (types == 0) run_types<pk::F16, pk::F16>(params, launch, form);
   if (types == 1) run_types<pk::Bf16, pk::Bf16>(params, launch, form);
   if (types == 2) run_types<pk::F16, pk::F32>(params, launch, form);

@@ -39,6 +39,8 @@ inline uint32_t low_bytes(uint32_t word, uint32_t above) {
   return (word & 0xffu) | (word & 0xff00u) << 8 | above * 0x01000100u;
 }
 inline uint32_t high_bytes(uint32_t word, uint32_t above) { return low_bytes(word >> 16, above); }
+inline void prefetch(const void *) {}
+inline uint32_t select_bits(uint32_t word, uint32_t mask, uint32_t above) { return (word & mask) | above; }
 inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
   return pack<F16>(low_of<F16>(a) * low_of<F16>(b) + low_of<F16>(c),
                    high_of<F16>(a) * high_of<F16>(b) + high_of<F16>(c));
