@@ -36,10 +36,10 @@ void run(const pk::BlocksParams &params, const pk_cuda_launch_t &launch, const F
       multiply_rows<Type, pk::F32, Relu, kWarps, kRows, kBits, kBlocks, kZeros, Ending::kPlain, false>(params, floats);
     else if (params.c != nullptr)
       multiply_rows<Type, Type, pk::Unchanged, kWarps, kRows, kBits, kBlocks, kZeros, Ending::kResidual, false>(params,
-                                                                                                               floats);
+                                                                                                                floats);
     else
       multiply_rows<Type, Type, pk::Unchanged, kWarps, kRows, kBits, kBlocks, kZeros, Ending::kPlain, false>(params,
-                                                                                                            floats);
+                                                                                                             floats);
   });
 }
 template <class Type, int kWarps, int kRows, int kBits, int kBlocks>
