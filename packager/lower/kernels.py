@@ -27,6 +27,8 @@ from packager.ir.primitives import FunctionGroup, Kernel, Parameter
 STACK_BYTES = 16 * 1024
 # Avoids clashes with libc: TVM names functions after operators ("max", "for_each").
 SYMBOL_PREFIX = "pkf_"
+# An attribute of functions all of whose results are rounded to 16 bits, and of their kernels.
+ROUNDED = "packager.rounded"
 
 
 def make_group(name: str, primfunc: tirx.PrimFunc, device: str = "cpu") -> FunctionGroup:
@@ -108,6 +110,8 @@ def _make_kernel(symbol: str, primfunc: Any, nest: Any, workspaces: list[Any], l
     root = s_tir.SBlock([], [], [], "root", nest, alloc_buffers=local)
     body = s_tir.SBlockRealize([], True, root)
     function = tirx.PrimFunc(buffers, body).with_attr("tirx.noalias", True).with_attr("s_tir", True)
+    if primfunc.attrs and ROUNDED in primfunc.attrs:
+        function = function.with_attr(ROUNDED, True)
     return Kernel(
         symbol=symbol,
         primfunc=function,

@@ -28,6 +28,7 @@ from packager.lower.cuda.codegen_workarounds import (
     plain_names,
     unroll_unsupported_vectors,
 )
+from packager.lower.cuda.fast_math import divide_fast
 from packager.lower.cuda.thread_loops import BLOCK, THREAD, side_by_side
 from packager.lower.kernels import take_pointers
 
@@ -92,7 +93,7 @@ LOWERING = [
     _T.RemoveNoOp(),
     _S.RewriteUnsafeSelect(),
 ]
-VERIFY = [_T.CommonSubexprElim(), _T.FP8ComputeLegalize(), _T.VerifyMemory()]
+VERIFY = [divide_fast, _T.CommonSubexprElim(), _T.FP8ComputeLegalize(), _T.VerifyMemory()]
 SYNCHRONIZE = [_S.ThreadSync("shared"), _S.ThreadSync(DYNAMIC), _S.ThreadSync("warp")]
 SHARE = [_S.InferFragment(), _S.LowerThreadAllreduce(), _S.MergeSharedMemoryAllocations()]
 FINISH = [

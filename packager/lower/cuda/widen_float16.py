@@ -22,6 +22,7 @@ from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import blocks, schedule_of
 from packager.lower.cuda.fast_math import FUNCTIONS, WIDE, rounded_function
+from packager.lower.kernels import ROUNDED
 
 # 16-bit types and the largest finite value of each, the initial value of TVM's min and max reductions.
 HALVES = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
@@ -42,7 +43,8 @@ def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     inner = IdentitySet(b for b in root.alloc_buffers if str(b.dtype) in HALVES)
     chosen = _computed(primfunc.body, inner)
     wide = any(is_buffer_var(p) and str(p.dtype) == "float32" for p in primfunc.params)
-    return _Widener(IdentityMap((b, _as_wide(b)) for b in chosen), rounded=not wide).function(primfunc)
+    widened = _Widener(IdentityMap((b, _as_wide(b)) for b in chosen), rounded=not wide).function(primfunc)
+    return widened if wide else widened.with_attr(ROUNDED, True)
 
 
 def _is_plain(body: Any) -> bool:

@@ -1,5 +1,7 @@
 """Sorts rows in parallel: tiles in shared memory, then several runs are merged in each pass.
 
+Tiles are sorted by networks, or, where there are few, by the rank of each element, for which no thread waits.
+
 An element of a merged run finds its rank by binary search in the others, so that all are independent. The order is
 stable. Runs hold the first ``k`` elements only, where no more are asked for.
 """
@@ -30,6 +32,8 @@ from packager.lower.cuda.algorithms.nests import (
 
 # Slots of a thread block, of one tile or of several; with at most so many tiles each has a block of its own.
 SLOTS, FEW_TILES = 512, 128
+# Comparisons of all elements of tiles with those of theirs, up to which ranks take less time than networks' barriers.
+MOST_COMPARISONS = 1 << 25
 # Runs that are merged at a time.
 TOGETHER = 8
 # The index of a slot without an element.
@@ -119,7 +123,9 @@ def merge_sort(
             keys, indices = keys if with_keys else None, indices if into is None else into
         kept = least(least(int64(length), k), size)
         passes.append(_Runs(keys, indices, length, kept, ceil_div(size, length)))
-    _sort_tiles(nests, rows, size, order, passes[0])
+    tiles = simplified(rows * passes[0].number)
+    few = isinstance(tiles, tirx.IntImm) and int(tiles) * lengths[0] ** 2 <= MOST_COMPARISONS
+    (_rank_tiles if few else _sort_tiles)(nests, rows, size, order, passes[0])
     for runs, merged in itertools.pairwise(passes):
         _merge(nests, rows, size, order, runs, merged)
     return Sorted(passes[-1].keys, passes[-1].indices, passes[-1].kept)
@@ -172,6 +178,35 @@ def _sort_tiles(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs) -
                 runs.indices[target] = index
                 if runs.keys is not None:
                     runs.keys[target] = keys[slot]
+
+
+def _rank_tiles(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs) -> None:
+    """Write the nest that finds how many elements of its tile come before each."""
+    length = runs.length
+    with nests.rows("rank_tiles", rows * runs.number) as block:
+        keys = shared([length], order.dtype)
+
+        def tile_of() -> tuple[Any, Any, Any, Any]:
+            tile = keep(tirx.truncmod(block, runs.number))
+            count = cast(tirx.min(size - tile * length, int64(length)), "int32")
+            return keep(tirx.truncdiv(block, runs.number)), tile, keep(tile * length), keep(count)
+
+        with T.parallel(int32(0), int32(length)) as slot:
+            row, _, first, count = tile_of()
+            keys[slot] = order.key(row, keep(first + cast(tirx.min(slot, count - 1), "int64")))
+        with T.parallel(int32(0), int32(length)) as slot:
+            row, tile, first, count = tile_of()
+            own, rank = local(keys[slot]), local(int32(0))
+            with T.serial(int32(0), count) as other:
+                key = local(keys[other])
+                ahead, behind = order.precedes(row, key[0], own[0]), order.precedes(row, own[0], key[0])
+                is_before = tirx.Select(other < slot, tirx.Not(behind), ahead)
+                rank[0] = rank[0] + tirx.Select(is_before, int32(1), int32(0))
+            with T.If(tirx.all(slot < count, cast(rank[0], "int64") < runs.kept)), T.Then():
+                target = keep(runs.base(row, tile) + cast(rank[0], "int64"))
+                runs.indices[target] = cast(first, "int32") + slot
+                if runs.keys is not None:
+                    runs.keys[target] = own[0]
 
 
 def _merge(nests: Nests, rows: Any, size: Any, order: Order, runs: _Runs, merged: _Runs) -> None:

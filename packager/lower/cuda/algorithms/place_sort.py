@@ -20,11 +20,13 @@ from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep
 
 # Of more indices a row, a block's words and counts exceed the 48 KiB of shared memory that a kernel may declare.
 MOST_INDICES = 3 << 15
-# Thread blocks, one for each multiprocessor of a large GPU.
-BLOCKS = 128
 # A block's threads. Each notes in a word which of its indices are the block's, of one in ``LANES`` that lie side by
 # side, so that loads are coalesced; several are loaded at a time.
-THREADS, LANES, WORD, AT_ONCE = 1024, 32, 32, 8
+LANES, WORD, AT_ONCE = 32, 32, 8
+# The threads of a block, and the blocks that a large GPU has at once. Small ones, whose barriers take less time, serve
+# where a word each has all indices; all blocks of them load at most so many indices.
+THREADS, BLOCKS = 1024, 128
+SMALL_THREADS, SMALL_BLOCKS, MOST_LOADS = 256, 1024, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -42,25 +44,29 @@ def sort_by_place(nests: Nests, places: Places, order: Any, starts: Any) -> None
 
     ``order`` gets the indices of each row, flat, ``starts`` where each place begins in them, and where the last ends.
     """
-    groups = max(min(BLOCKS // places.rows, places.count), 1)
+    small = places.number <= SMALL_THREADS * WORD
+    blocks = min(SMALL_BLOCKS, MOST_LOADS // places.number) if small else BLOCKS
+    groups = max(min(blocks // places.rows, places.count), 1)
     span = -(-places.count // groups)
     bits = (span - 1).bit_length()
     other = nests.workspace([places.rows * places.number], "int32") if bits else order
     with nests.rows("sort_by_place", places.rows * groups) as block:
         row = tirx.truncdiv(block, int64(groups))
         first = cast(tirx.truncmod(block, int64(groups)), "int32") * span
-        _Block(places, row, first, tirx.min(first + span, int32(places.count)), bits).write(order, other, starts)
+        last, threads = tirx.min(first + span, int32(places.count)), SMALL_THREADS if small else THREADS
+        _Block(places, row, (first, last), bits, threads).write(order, other, starts)
 
 
 class _Block:
     """Writes what a block does: it sorts the indices of a row whose places are from ``first`` and before ``last``."""
 
-    def __init__(self, places: Places, row: Any, first: Any, last: Any, bits: int) -> None:
-        self.places, self.row, self.first, self.last, self.bits = places, row, first, last, bits
-        self.words = -(-places.number // (THREADS * WORD))
-        self.noted = -(-places.number // (THREADS * self.words * AT_ONCE)) * AT_ONCE  # bits of a word
-        self.parts = THREADS * self.words * self.noted // LANES
-        self.before, self.own, self.zeros = _Counts(THREADS), _Counts(self.parts), _Counts(THREADS)
+    def __init__(self, places: Places, row: Any, between: tuple[Any, Any], bits: int, threads: int) -> None:
+        self.places, self.row, self.bits, self.threads = places, row, bits, threads
+        self.first, self.last = between
+        self.words = -(-places.number // (threads * WORD))
+        self.noted = -(-places.number // (threads * self.words * AT_ONCE)) * AT_ONCE  # bits of a word
+        self.parts = threads * self.words * self.noted // LANES
+        self.before, self.own, self.zeros = _Counts(threads), _Counts(self.parts), _Counts(threads)
 
     def write(self, order: Any, other: Any, starts: Any) -> None:
         """Write all passes; the last one writes ``order``."""
@@ -71,6 +77,10 @@ class _Block:
             self._split(bit, source, target)
         self._find_starts(order, starts)
 
+    def _each(self, number: Any) -> Any:
+        """Return how many elements a thread takes."""
+        return tirx.truncdiv(number + (self.threads - 1), int32(self.threads))
+
     def _place(self, index: Any) -> Any:
         return keep(self.places.at(self.row, cast(index, "int64")))
 
@@ -80,12 +90,12 @@ class _Block:
 
     def _take(self, target: Any) -> None:
         """Write the indices that name places of this block, in their order."""
-        number, marks = int32(self.places.number), shared([THREADS * self.words], "int32")
-        with T.parallel(int32(0), int32(THREADS)) as thread:
+        number, marks = int32(self.places.number), shared([self.threads * self.words], "int32")
+        with T.parallel(int32(0), int32(self.threads)) as thread:
             before = local(int32(0))
             with T.serial(int32(0), int32(self.words)) as word:
                 found = local(int32(0))
-                first = keep((word * THREADS + thread - thread % LANES) * self.noted + thread % LANES)
+                first = keep((word * self.threads + thread - thread % LANES) * self.noted + thread % LANES)
                 with T.serial(int32(0), int32(self.noted // AT_ONCE)) as step:
                     elements = [keep(first + (step * AT_ONCE + at) * LANES) for at in range(AT_ONCE)]
                     named = [self._place(tirx.min(element, number - 1)) for element in elements]
@@ -96,7 +106,7 @@ class _Block:
                         before[0] = before[0] + tirx.Select(is_before, int32(1), int32(0))
                         bit = int32(1) << (step * AT_ONCE + at)
                         found[0] = found[0] | tirx.Select(is_own, bit, int32(0))
-                marks[word * THREADS + thread] = found[0]
+                marks[word * self.threads + thread] = found[0]
             self.before.note(thread, before[0])
         self.before.add_up()
         rows = shared([self.parts], "int32")  # likewise, a bit for each of elements that lie side by side
@@ -124,17 +134,17 @@ class _Block:
         def is_one(index: Any) -> Any:
             return keep(((self._place(index) - self.first) >> bit) & 1)
 
-        with T.parallel(int32(0), int32(THREADS)) as part:
+        with T.parallel(int32(0), int32(self.threads)) as part:
             number, base = self.own.total(), self._base()
             found = local(int32(0))
-            with _adjacent(part, keep(_each(number)), number) as element:
+            with _adjacent(part, keep(self._each(number)), number) as element:
                 index = keep(source[base + cast(element, "int64")])
                 found[0] = found[0] + (1 - is_one(index))
             self.zeros.note(part, found[0])
         self.zeros.add_up()
-        with T.parallel(int32(0), int32(THREADS)) as part:
+        with T.parallel(int32(0), int32(self.threads)) as part:
             number, base = self.own.total(), self._base()
-            steps = keep(_each(number))
+            steps = keep(self._each(number))
             with T.If(part * steps < number), T.Then():
                 zero = local(self.zeros.ahead(part))
                 one = local(self.zeros.total() + part * steps - zero[0])
@@ -149,9 +159,9 @@ class _Block:
     def _find_starts(self, order: Any, starts: Any) -> None:
         """Write for each place how many indices name earlier ones: an element begins all places behind the last's."""
         ends = self.places.count + 1
-        with T.parallel(int32(0), int32(THREADS)) as part:
+        with T.parallel(int32(0), int32(self.threads)) as part:
             number, base = self.own.total(), self._base()
-            with _adjacent(part, keep(_each(number + 1)), number + 1) as element:
+            with _adjacent(part, keep(self._each(number + 1)), number + 1) as element:
                 previous, this = local(self.first - 1), local(self.last - 1)
                 with T.If(element > 0), T.Then():
                     previous[0] = self._place(keep(order[base + cast(element - 1, "int64")]))
@@ -202,11 +212,6 @@ class _Counts:
     def total(self) -> Any:
         """Return the sum of all parts."""
         return keep(self.sums_ahead[self.several])
-
-
-def _each(number: Any) -> Any:
-    """Return how many elements a thread takes."""
-    return tirx.truncdiv(number + (THREADS - 1), int32(THREADS))
 
 
 @contextmanager

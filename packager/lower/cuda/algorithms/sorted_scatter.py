@@ -40,8 +40,8 @@ from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # Of fewer slices each thread reads all indices.
 MANY = 256
-# Slices that a thread loads at a time.
-AT_ONCE = 4
+# Slices that a thread loads at a time, where places have as many on average.
+AT_ONCE = (8, 4)
 # Elements of vectors that are added up in float32.
 WIDTHS = (4, 2, 1)
 
@@ -180,6 +180,9 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     (old, order, starts, new), (into,) = nests.inputs, nests.outputs
     shape = nests.extents[0]
     width = _vector_width(shape[axis + 1 :])
+    slices, extent = (tensor[axis] for tensor in (nests.extents[3], shape))
+    is_known = isinstance(slices, tirx.IntImm) and isinstance(extent, tirx.IntImm)
+    at_once = AT_ONCE[0] if is_known and int(slices) >= AT_ONCE[0] * int(extent) else AT_ONCE[-1]
     with nests.elements("scatter_sorted", shape, [old, order, starts, new], into, width) as at:
         outer, place, columns = at[:axis], at[axis], at[axis + 1 :]
         which = int64(0)
@@ -195,9 +198,9 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         begin = keep(which * (shape[axis] + 1) + place)
         first = keep(starts[begin])
         last = keep(starts[begin + 1])
-        with T.serial(int32(0), (last - first + (AT_ONCE - 1)) // AT_ONCE) as step:
+        with T.serial(int32(0), (last - first + (at_once - 1)) // at_once) as step:
             # Several at a time, so that a thread waits for all of their loads together.
-            places = [keep(first + step * AT_ONCE + number) for number in range(AT_ONCE)]
+            places = [keep(first + step * at_once + number) for number in range(at_once)]
             found = [locals_of(width, wide) for _ in places]
             for own, taken in zip(places, found, strict=True):
                 at_most = cast(tirx.min(own, last - 1), "int64")

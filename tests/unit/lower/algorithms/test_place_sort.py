@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Op
 
-from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, THREADS
+from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, SMALL_BLOCKS, THREADS
 from packager.lower.cuda.algorithms.sorted_scatter import SORT_INDICES
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.devices import DEVICES
@@ -48,12 +48,14 @@ def check(indices: np.ndarray, places: tuple[int, ...]) -> None:
     ("rows", "number", "places"),
     [
         pytest.param(1, 300, (7,), id="a block for each place"),
-        pytest.param(1, 3000, (BLOCKS,), id="as many places as blocks"),
-        pytest.param(1, 3000, (BLOCKS + 1,), id="the last blocks have no places"),
+        pytest.param(1, 3000, (SMALL_BLOCKS,), id="as many places as small blocks"),
+        pytest.param(1, 3000, (SMALL_BLOCKS + 1,), id="the last small blocks have no places"),
+        pytest.param(1, 9000, (BLOCKS,), id="as many places as blocks"),
+        pytest.param(1, 9000, (BLOCKS + 1,), id="the last blocks have no places"),
         pytest.param(1, 5000, (4001,), id="passes end in the other buffer"),
         pytest.param(1, 257, (100_000,), id="more places than indices"),
         pytest.param(3, 1500, (50,), id="several rows"),
-        pytest.param(2 * BLOCKS, 300, (9,), id="more rows than blocks"),
+        pytest.param(2 * BLOCKS, 300, (19,), id="many rows"),
         pytest.param(1, 2000, (20, 30), id="coordinates"),
         pytest.param(2, THREADS, (1,), id="one place"),
     ],
