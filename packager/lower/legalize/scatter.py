@@ -135,8 +135,8 @@ def _emit(
     return emit_rows(builder, name, [*call.args], shapes, scatter_band)[0]
 
 
-def inside(index: Any, extent: Any) -> Any:
-    """Return an index from 0 on: a negative one counts from the end, and none is outside."""
-    wide = index.astype("int64")
-    wide = tirx.Select(wide < 0, wide + extent, wide)
-    return tirx.max(tirx.min(wide, int64(extent) - 1), tirx.const(0, "int64"))
+def inside(index: Any, extent: Any, dtype: str = "int64") -> Any:
+    """Return an index from 0 on, of a type: a negative one counts from the end, and none is outside."""
+    wide, end = index.astype(dtype), int64(extent).astype(dtype)
+    wide = tirx.Select(wide < 0, wide + end, wide)
+    return tirx.max(tirx.min(wide, end - 1), tirx.const(0, dtype))

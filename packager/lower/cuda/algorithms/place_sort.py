@@ -1,9 +1,10 @@
 """Sorts rows of a few thousand indices by the places that they name, in one launch.
 
-A thread block has a range of places. It reads all indices of a row, takes those of its range in their order, and sorts
-them by the bits of their places, from the lowest (radix sort; Knuth, "The Art of Computer Programming", 5.2.5): each
-pass keeps the order of equal bits, so that the sort is stable. How many indices name earlier places, which it counts
-likewise, is where its own begin. Merges of sorted runs wait for a launch each.
+A thread block has a range of places. It reads all indices of a row, and takes those of its range in their order. Few
+are sorted by how many come before each; others by the bits of their places, from the lowest (radix sort; Knuth, "The
+Art of Computer Programming", 5.2.5): each pass keeps the order of equal bits, so that the sort is stable. How many
+indices name earlier places, which it counts likewise, is where its own begin. Merges of sorted runs wait for a launch
+each.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, shared
+from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, one_thread, shared
 
 # Of more indices a row, a block's words and counts exceed the 48 KiB of shared memory that a kernel may declare.
 MOST_INDICES = 3 << 15
@@ -49,12 +50,25 @@ def sort_by_place(nests: Nests, places: Places, order: Any, starts: Any) -> None
     groups = max(min(blocks // places.rows, places.count), 1)
     span = -(-places.count // groups)
     bits = (span - 1).bit_length()
+    bits += 1 - bits % 2 if bits else 0  # so that the last of the passes writes ``order``
     other = nests.workspace([places.rows * places.number], "int32") if bits else order
+    totals = nests.workspace([places.rows * groups], "int32")
     with nests.rows("sort_by_place", places.rows * groups) as block:
         row = tirx.truncdiv(block, int64(groups))
         first = cast(tirx.truncmod(block, int64(groups)), "int32") * span
         last, threads = tirx.min(first + span, int32(places.count)), SMALL_THREADS if small else THREADS
-        _Block(places, row, (first, last), bits, threads).write(order, other, starts)
+        sort = _Block(places, row, (first, last), bits, threads)
+        sort.take(other)
+        if bits:
+            with one_thread():
+                totals[block] = sort.own.total()
+            is_small = totals[block] <= threads
+            with T.If(is_small):
+                with T.Then():
+                    sort.rank(other, order)
+                with T.Else():
+                    sort.split(other, order)
+        sort.find_starts(order, starts)
 
 
 class _Block:
@@ -68,15 +82,6 @@ class _Block:
         self.parts = threads * self.words * self.noted // LANES
         self.before, self.own, self.zeros = _Counts(threads), _Counts(self.parts), _Counts(threads)
 
-    def write(self, order: Any, other: Any, starts: Any) -> None:
-        """Write all passes; the last one writes ``order``."""
-        buffers = [order, other] if self.bits % 2 == 0 else [other, order]
-        self._take(buffers[0])
-        for bit in range(self.bits):
-            source, target = buffers[bit % 2], buffers[1 - bit % 2]
-            self._split(bit, source, target)
-        self._find_starts(order, starts)
-
     def _each(self, number: Any) -> Any:
         """Return how many elements a thread takes."""
         return tirx.truncdiv(number + (self.threads - 1), int32(self.threads))
@@ -88,7 +93,7 @@ class _Block:
         """Return where the elements of this block begin in a flat buffer."""
         return keep(self.row * self.places.number + cast(self.before.total(), "int64"))
 
-    def _take(self, target: Any) -> None:
+    def take(self, target: Any) -> None:
         """Write the indices that name places of this block, in their order."""
         number, marks = int32(self.places.number), shared([self.threads * self.words], "int32")
         with T.parallel(int32(0), int32(self.threads)) as thread:
@@ -100,10 +105,10 @@ class _Block:
                     elements = [keep(first + (step * AT_ONCE + at) * LANES) for at in range(AT_ONCE)]
                     named = [self._place(tirx.min(element, number - 1)) for element in elements]
                     for at, (element, place) in enumerate(zip(elements, named, strict=True)):
-                        is_one = element < number
-                        is_own = tirx.all(is_one, self.first <= place, place < self.last)
-                        is_before = tirx.all(is_one, place < self.first)
-                        before[0] = before[0] + tirx.Select(is_before, int32(1), int32(0))
+                        # A slot without an element is behind all places.
+                        ahead = keep(tirx.Select(element < number, place, int32(self.places.count)) - self.first)
+                        before[0] = before[0] - (ahead >> 31)
+                        is_own = tirx.all(ahead >= 0, ahead < self.last - self.first)
                         bit = int32(1) << (step * AT_ONCE + at)
                         found[0] = found[0] | tirx.Select(is_own, bit, int32(0))
                 marks[word * self.threads + thread] = found[0]
@@ -127,6 +132,27 @@ class _Block:
                 with T.serial(int32(0), int32(LANES)) as lane, T.If(((own >> lane) & 1) == 1), T.Then():
                     target[slot[0]] = part * LANES + lane
                     slot[0] = slot[0] + 1
+
+    def rank(self, source: Any, order: Any) -> None:
+        """Write elements, at most one for each thread, by how many come before them."""
+        named = self.zeros.counts  # which passes need
+        with T.parallel(int32(0), int32(self.threads)) as part, T.If(part < self.own.total()), T.Then():
+            named[part] = self._place(keep(source[self._base() + cast(part, "int64")]))
+        with T.parallel(int32(0), int32(self.threads)) as part:
+            number, base = self.own.total(), self._base()
+            own, rank = local(named[part]), local(int32(0))
+            with T.serial(int32(0), number) as other:
+                place = keep(named[other])
+                is_before = tirx.any(place < own[0], tirx.all(place == own[0], other < part))
+                rank[0] = rank[0] + tirx.Select(is_before, int32(1), int32(0))
+            with T.If(part < number), T.Then():
+                order[base + cast(rank[0], "int64")] = source[base + cast(part, "int64")]
+
+    def split(self, source: Any, order: Any) -> None:
+        """Write all passes, of which the last one writes ``order``."""
+        buffers = (source, order)
+        for bit in range(self.bits):
+            self._split(bit, buffers[bit % 2], buffers[1 - bit % 2])
 
     def _split(self, bit: int, source: Any, target: Any) -> None:
         """Write first the elements without a bit of the place, then those with it."""
@@ -156,7 +182,7 @@ class _Block:
                     one[0] = one[0] + bit_of
                     zero[0] = zero[0] + (1 - bit_of)
 
-    def _find_starts(self, order: Any, starts: Any) -> None:
+    def find_starts(self, order: Any, starts: Any) -> None:
         """Write for each place how many indices name earlier ones: an element begins all places behind the last's."""
         ends = self.places.count + 1
         with T.parallel(int32(0), int32(self.threads)) as part:

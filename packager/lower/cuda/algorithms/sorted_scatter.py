@@ -40,8 +40,8 @@ from packager.lower.legalize.scatter import REDUCTIONS, inside
 
 # Of fewer slices each thread reads all indices.
 MANY = 256
-# Slices that a thread loads at a time, where places have as many on average.
-AT_ONCE = (8, 4)
+# Slices that a thread loads at a time.
+AT_ONCE = 4
 # Elements of vectors that are added up in float32.
 WIDTHS = (4, 2, 1)
 
@@ -147,13 +147,17 @@ def sort_indices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     ends = simplified(tirx.floordiv(int64(total), int64(outer)))  # one place more than there are
     own = [ends - 1] if len(extents) == 1 else [int64(extent) for extent in extents]
 
+    few = isinstance(outer, tirx.IntImm) and isinstance(ends, tirx.IntImm) and int(number) <= MOST_INDICES
+    kind = "int32" if few else "int64"  # of places, which are fewer than 2^31
+
     def key(which: Any, source: Any) -> Any:
-        at = int64(0)
+        at = tirx.const(0, kind)
         for axis, extent in enumerate(own):
-            at = at * extent + inside(keep(found[which, source, axis]), extent)
+            index = keep(cast(keep(found[which, source, axis]), kind))
+            at = at * cast(extent, kind) + inside(index, extent, kind)
         return cast(at, "int32")
 
-    if isinstance(outer, tirx.IntImm) and isinstance(ends, tirx.IntImm) and int(number) <= MOST_INDICES:
+    if few:
         sort_by_place(nests, Places(int(outer), int(number), int(ends) - 1, key), order, starts)
         return relax.Tuple(emit(builder, "sort_indices", nests.primfunc(), [indices], call.ty.fields))
     by_key = ByKey("int32", key, largest_first=False)
@@ -180,9 +184,6 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     (old, order, starts, new), (into,) = nests.inputs, nests.outputs
     shape = nests.extents[0]
     width = _vector_width(shape[axis + 1 :])
-    slices, extent = (tensor[axis] for tensor in (nests.extents[3], shape))
-    is_known = isinstance(slices, tirx.IntImm) and isinstance(extent, tirx.IntImm)
-    at_once = AT_ONCE[0] if is_known and int(slices) >= AT_ONCE[0] * int(extent) else AT_ONCE[-1]
     with nests.elements("scatter_sorted", shape, [old, order, starts, new], into, width) as at:
         outer, place, columns = at[:axis], at[axis], at[axis + 1 :]
         which = int64(0)
@@ -198,13 +199,13 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         begin = keep(which * (shape[axis] + 1) + place)
         first = keep(starts[begin])
         last = keep(starts[begin + 1])
-        with T.serial(int32(0), (last - first + (at_once - 1)) // at_once) as step:
+        with T.serial(int32(0), (last - first + (AT_ONCE - 1)) // AT_ONCE) as step:
             # Several at a time, so that a thread waits for all of their loads together.
-            places = [keep(first + step * at_once + number) for number in range(at_once)]
+            places = [keep(first + step * AT_ONCE + number) for number in range(AT_ONCE)]
+            at_most = [cast(tirx.min(own, last - 1), "int64") for own in places]
+            sources = [keep(order[which * nests.extents[3][axis] + place]) for place in at_most]
             found = [locals_of(width, wide) for _ in places]
-            for own, taken in zip(places, found, strict=True):
-                at_most = cast(tirx.min(own, last - 1), "int64")
-                source = keep(order[which * nests.extents[3][axis] + at_most])
+            for source, taken in zip(sources, found, strict=True):
                 with vector(width) as lane:
                     update = new[element((*outer, cast(source, "int64"), *columns), lane)]
                     taken[lane] = cast(update, wide)
