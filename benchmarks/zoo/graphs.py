@@ -75,6 +75,25 @@ class SchNet(nn.Module):
         return self.last(hidden).sum(0)
 
 
+class Isomorphism(nn.Module):
+    """A graph isomorphism network (arXiv:1810.00826): what each of several graphs is, by sums over its nodes."""
+
+    def __init__(self, width: int = 64, layers: int = 3, graphs: int = 16) -> None:
+        super().__init__()
+        self.graphs = graphs
+        self.layers = nn.ModuleList(_perceptron(width, width, width) for _ in range(layers))
+        self.last = nn.Linear(width, 5)
+
+    def forward(self, nodes: torch.Tensor, edges: torch.Tensor, graph: torch.Tensor) -> torch.Tensor:
+        """Return [graphs, 5]."""
+        found = nodes.new_zeros(self.graphs, nodes.shape[1])
+        for layer in self.layers:
+            index = edges[1][:, None].expand(-1, nodes.shape[1])
+            nodes = torch.relu(layer(nodes.scatter_add(0, index, nodes[edges[0]])))
+            found = found.scatter_add(0, graph[:, None].expand_as(nodes), nodes)
+        return self.last(found / nodes.shape[0])
+
+
 def _perceptron(channels: int, width: int, out: int) -> nn.Module:
     return nn.Sequential(nn.Linear(channels, width), nn.Softplus(), nn.Linear(width, out))
 
@@ -93,8 +112,14 @@ def _edges() -> Inputs:
     return {"nodes": noise(500, 128), "sources": sources, "targets": targets}
 
 
+def _several_graphs() -> Inputs:
+    graph = torch.sort(torch.randint(0, 16, (2000,)))[0]
+    return {"nodes": noise(2000, 64), "edges": torch.randint(0, 2000, (2, 8000)), "graph": graph}
+
+
 GRAPHS = [
     own("gat", "graphs", Attention, _adjacency),
     own("graphsage", "graphs", Sage, _edges),
     own("schnet", "graphs", SchNet, _molecule),
+    own("gin", "graphs", Isomorphism, _several_graphs),
 ]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.ir import Op
@@ -42,6 +43,8 @@ from packager.lower.legalize.scatter import REDUCTIONS, inside
 MANY = 256
 # Slices that a thread loads at a time.
 AT_ONCE = 4
+# Where a place has so many slices on average, and threads would not fill a GPU, parts of them are added up apart.
+CROWDED, PART, MOST_PARTS, FULL_GPU = 64, 16, 64, 1 << 16
 # Elements of vectors that are added up in float32.
 WIDTHS = (4, 2, 1)
 
@@ -66,6 +69,17 @@ class _Scatter:
     def number(self) -> Any:
         """The slices of one of outer."""
         return _product(self.counts)
+
+    @property
+    def parts(self) -> int:
+        """How many sums of its slices a place has at a time."""
+        extents = [self.number, *map(_product, (self.outer, self.places, self.columns))]
+        if self.reduction != "add" or not all(isinstance(extent, tirx.IntImm) for extent in extents):
+            return 1
+        number, outer, places, columns = map(int, extents)
+        if not places or number < CROWDED * places or outer * places * columns >= FULL_GPU or number >= 1 << 24:
+            return 1
+        return min(MOST_PARTS, 1 << (number // places // PART).bit_length() - 1)
 
     def joined(self, made: Bindings, tensor: Any, between: tuple[Any, ...]) -> Any:
         """Return a tensor with one axis ``between`` outer and columns."""
@@ -95,13 +109,40 @@ def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
             order = [made.bind(relax.TupleGetItem(pair, field)) for field in range(2)]
             orders.append((indices, scatter, order))
         whole, parts = scatter.joined(made, data, scatter.places), scatter.joined(made, updates, scatter.counts)
-        attributes = tvm.ir.make_node("ir.DictAttrs", axis=len(scatter.outer), reduction=scatter.reduction)
-        found = relax.Call(Op.get(SCATTER_SORTED), [whole, *order, parts], attributes)
+        found = _scattered(made, scatter, whole, order, parts)
         if whole is not data:
             found = relax.op.reshape(made.bind(found), extents_of(data))
         return made.ended(found)
 
     return relax.transform.Normalize()(map_bindings(module, rewritten))
+
+
+def _scattered(made: Bindings, scatter: _Scatter, data: Any, order: Sequence[Any], updates: Any) -> Any:
+    """Return data with updates by an order of theirs and where each place begins in it."""
+    axis = len(scatter.outer)
+
+    def call(into: Any, starts: Any) -> Any:
+        attributes = tvm.ir.make_node("ir.DictAttrs", axis=axis, reduction=scatter.reduction)
+        return relax.Call(Op.get(SCATTER_SORTED), [into, order[0], starts, updates], attributes)
+
+    count = scatter.parts
+    if count == 1:
+        return call(data, order[1])
+    dtype = str(data.ty.dtype)
+    places, outer = _product(scatter.places), _product(scatter.outer)
+    starts = made.bind(relax.op.reshape(order[1], [outer, places + 1, 1]))
+    first, last = (made.bind(relax.op.strided_slice(starts, [1], [at], [places + at])) for at in (0, 1))
+    numbers = relax.const(np.arange(count, dtype="int32").reshape(1, 1, count))
+    ahead = made.bind(relax.op.multiply(made.bind(relax.op.subtract(last, first)), numbers))
+    offsets = made.bind(relax.op.floor_divide(ahead, relax.const(count, "int32")))
+    begins = made.bind(relax.op.reshape(made.bind(relax.op.add(first, offsets)), [outer, places * count, 1]))
+    ends = made.bind(relax.op.strided_slice(starts, [1], [places], [places + 1]))
+    begins = made.bind(relax.op.reshape(made.bind(relax.op.concat([begins, ends], 1)), [-1]))
+    wide = FULL if dtype in HALVES else dtype
+    sums = made.bind(call(made.bind(relax.op.zeros([*scatter.outer, places * count, *scatter.columns], wide)), begins))
+    apart = made.bind(relax.op.reshape(sums, [*scatter.outer, places, count, *scatter.columns]))
+    total = made.bind(relax.op.sum(apart, axis + 1))
+    return relax.op.astype(made.bind(relax.op.add(made.bind(relax.op.astype(data, wide)), total)), dtype)
 
 
 def _same_order(a: _Scatter, b: _Scatter) -> bool:

@@ -13,10 +13,11 @@ from tvm import relax, tirx
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map
 
-from packager.graph.dataflow import bindings_of, called_function
+from packager.graph.dataflow import bindings_of, called_function, operator_of
 from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
+from packager.lower.cuda.algorithms.sorted_scatter import sort_scatters
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import FLATTEN, FUSE, _make_kernels
 from packager.transforms.simplify.narrow_indices import SCATTER_SLICES, narrow_indices
@@ -273,6 +274,33 @@ def test_slices_with_an_index_each(reduction: str, dtype: str, number: int) -> N
     for which, row in np.ndindex(2, number):
         place = which, indices[which, row, 0]
         expected[place] = REDUCTIONS[reduction](expected[place], updates[which, row])
+    np.testing.assert_array_equal(run(data, indices, updates)[0], expected.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize("spread", [1, 9])
+def test_places_of_many_slices_have_several_sums(dtype: str, spread: int) -> None:
+    """All slices may be of one place, whose thread would read them one after the other."""
+    number, places, width = 1500, 9, 6
+
+    def scatter(data: Any, indices: Any, updates: Any) -> relax.Call:
+        index = relax.op.broadcast_to(relax.op.reshape(indices, [number, 1]), [number, width])
+        return relax.op.scatter_elements(data, index, updates, 0, "add")
+
+    types = [((places, width), dtype), ((number,), "int64"), ((number, width), dtype)]
+    builder = relax.BlockBuilder()
+    parameters = [relax.Var(f"p{at}", relax.TensorType(*ty)) for at, ty in enumerate(types)]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            result = builder.emit_output(scatter(*parameters))
+        builder.emit_func_output(result)
+    module = sort_scatters(narrow_indices(builder.finalize()))
+    assert "sum" in [operator_of(binding.value) for binding in bindings_of(module["main"])]
+    run = runs(apply(DEVICES["cuda"].legalize, narrow_indices(builder.get())))
+    data, updates = (GENERATOR.integers(-2, 3, shape).astype(dtype) for shape in ((places, width), (number, width)))
+    indices = GENERATOR.integers(0, spread, number)
+    expected = data.astype(np.float64)
+    np.add.at(expected, indices, updates)
     np.testing.assert_array_equal(run(data, indices, updates)[0], expected.astype(dtype))
 
 
