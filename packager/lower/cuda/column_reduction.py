@@ -45,7 +45,7 @@ MAX_UNROLLED = 8
 # The most rows of a lookup that a thread loads at once.
 MAX_GATHERED = 64
 # Blocks that occupy a GPU; with fewer, rows are split over blocks. Threads share what divides the parts.
-BLOCKS = 1024
+BLOCKS, MORE = 1024, 4
 SHARED_PARTS = 8
 # Rows that a thread loads at once, best first, if they divide the number of rows.
 ROWS = (8, 4, 7, 5, 3, 2)
@@ -66,7 +66,10 @@ def schedule_column_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     width = width_of(sch, reduction, extents(sch, _kept(sch, reduction)[-1:] or [1])[-1])
     blocks_alone = columns // (WARP * width) if columns else BLOCKS
     if length and length >= 8 * MANY and blocks_alone < BLOCKS:
-        reduction = _split_over_blocks(sch, reduction, length, blocks_alone)
+        # Threads of single columns have few bytes under way: more of them have fewer rows each.
+        more = MORE if width == 1 else 1
+        most, least = more * BLOCKS // max(blocks_alone, 1), MANY // (2 * more)
+        reduction = _split_over_blocks(sch, reduction, length, most, least)
         length = extents(sch, [_reduced(sch, reduction)[0]])[0]
     _columns(sch, reduction, length)
     return sch.mod["main"]
@@ -129,10 +132,10 @@ def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
     return product(extents(sch, _reduced(sch, block))), product(extents(sch, _kept(sch, block)))
 
 
-def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, alone: int) -> Any:
-    """Split the rows over blocks; return the reduction of their partial results."""
-    counts = [n for n in range(2, BLOCKS // max(alone, 1) + 1) if not length % n]
-    shared = [n for n in counts if not n % SHARED_PARTS and length // n >= MANY // 2]
+def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, most: int, least: int) -> Any:
+    """Split at least so many rows over at most so many blocks; return the reduction of their partial results."""
+    counts = [n for n in range(2, most + 1) if not length % n]
+    shared = [n for n in counts if not n % SHARED_PARTS and length // n >= least]
     shared = [n for n in shared if not length // n % SHARED_PARTS] or shared
     parts = max(shared or [n for n in counts if length // n >= MANY], default=1)
     if parts == 1:

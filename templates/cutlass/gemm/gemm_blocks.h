@@ -138,7 +138,7 @@ __device__ inline void blocks_product(const BlocksParams &p, float *memory) {
 
   const bool stays = kAhead == kUnits && p.units <= kAll;  // the data, for all tiles
   for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
-    const Addends early = load_early<Out, kEnding, 16>(p, tile);
+    const Addends early = load_early<Out, kEnding, kNormed, 16>(p, tile);
     float acc[1][kParts][4] = {};
 #pragma unroll 1
     for (int begin = 0; begin < p.units; begin += kAll) {

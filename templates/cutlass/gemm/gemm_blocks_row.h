@@ -65,7 +65,7 @@ __device__ inline void row_product(const BlocksParams &p, float *memory) {
   float *sums = memory + 2 * kPartial, squares = 0.0f;
   const bool stays = p.units <= kAll;  // the data, for all tiles
   for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
-    const Addends early = load_early<Out, kEnding, 16>(p, tile);
+    const Addends early = load_early<Out, kEnding, kNormed, 16>(p, tile);
     const bool first = tile == blockIdx.x;
     float total[4] = {};
 #pragma unroll 1

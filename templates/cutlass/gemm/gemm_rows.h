@@ -98,13 +98,18 @@ __device__ inline Addends load_addends(const RowsParams &p, int tile, int at) {
   return sums;
 }
 
-/* Those of a thread's first result, where data that kernels before have made are added. */
-template <class Out, Ending kEnding, int kColumns>
+/* Whether what is added to a thread's first result is loaded before its sum is there: what kernels before have made
+ * mostly is, also of one row as a bias, but to gates and to products of normed rows little is added. */
+template <Ending kEnding, bool kNormed>
+constexpr bool kIsEarly = kEnding != Ending::kGated && !kNormed;
+
+template <class Out, Ending kEnding, bool kNormed, int kColumns>
 __device__ inline Addends load_early(const RowsParams &p, int tile) {
-  return kEnding == Ending::kResidual ? load_addends<Out, kEnding, kColumns>(p, tile, threadIdx.x) : Addends{};
+  if constexpr (kIsEarly<kEnding, kNormed>) return load_addends<Out, kEnding, kColumns>(p, tile, threadIdx.x);
+  return {};
 }
 
-/* Has the biases of a block's tiles in the L2 cache when they are added; they are constant. */
+/* Has the biases of a block's tiles in the L2 cache when they are added, if they are constant. */
 template <class Out, int kColumns>
 __device__ inline void prefetch_biases(const RowsParams &p, int tiles) {
   const int tile = blockIdx.x + threadIdx.x * gridDim.x;
@@ -152,7 +157,7 @@ __device__ inline void finish_rows(const RowsParams &p, const float (&acc)[kTile
       for (int i = 0; i < kWarps; i++) sum += memory[(i * kRows + row) * kColumns + place];
       return sum * scale;
     };
-    const bool is_early = kEnding == Ending::kResidual && at == threadIdx.x;
+    const bool is_early = kIsEarly<kEnding, kNormed> && at == threadIdx.x;
     const Addends added = is_early ? early : load_addends<Out, kEnding, kColumns>(p, tile, at);
     const int place = kGated ? result / 8 * 16 + result % 8 : result;
     float value = Activation{}(product(place) + added.value);
@@ -212,7 +217,7 @@ __device__ inline void rows_product(const RowsParams &p, float *memory) {
   if constexpr (kNormed) sum_squares<Type, kWarps, kRows>(p, sums);
 
   for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn = kPartial - turn) {
-    const Addends early = load_early<Out, kEnding, kColumns>(p, tile);
+    const Addends early = load_early<Out, kEnding, kNormed, kColumns>(p, tile);
     float acc[kTiles][kParts][4] = {};
 #pragma unroll 1
     for (int k = 0; k < p.k; k += kAll) {
