@@ -123,6 +123,33 @@ def test_the_best_of_several_tiles(rows: Any, size: int, k: int, most: int) -> N
     np.testing.assert_array_equal(values, np.take_along_axis(data, indices, -1))
 
 
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(("dtype", "size", "k"), [("float16", 5003, 7), ("float32", 3000, 20), ("uint8", 4000, 3)])
+def test_the_few_best_of_long_rows_are_of_the_best_groups(dtype: str, size: int, k: int, largest: bool) -> None:
+    _, functions = legalized(
+        lambda x: sorting.top_k(x, tirx.IntImm("int64", k), largest, size), relax.TensorType([2, size], dtype)
+    )
+    assert any("best_of_groups" in str(function) for function in functions)
+    run = compiled(
+        lambda x: sorting.top_k(x, tirx.IntImm("int64", k), largest, size), relax.TensorType([2, size], dtype)
+    )
+    for data in (
+        GENERATOR.integers(0, 200, (2, size)),
+        GENERATOR.integers(0, 3, (2, size)),
+        np.zeros((2, size)),
+        np.arange(2 * size).reshape(2, size) % 251,
+        np.arange(2 * size)[::-1].reshape(2, size) % 251,
+    ):
+        numbers = data.astype(dtype)
+        values, indices = run(numbers)
+        wanted = best(numbers, k, largest)
+        np.testing.assert_array_equal(indices, wanted)
+        np.testing.assert_array_equal(values, np.take_along_axis(numbers, wanted, -1))
+    if dtype.startswith("float"):
+        numbers[0, 5::97], numbers[1, -1] = np.nan, -np.inf
+        np.testing.assert_array_equal(run(numbers)[1], best(numbers, k, largest))
+
+
 def test_positions_of_what_is_set() -> None:
     run = compiled(lambda x: sorting.positions(x, 300_000), relax.TensorType([N], "float32"))
     for size in (1, 63, 64, 65, 5000, 300_000):
