@@ -142,5 +142,5 @@ MATCHING = [
     own("retrieval", "matching", Retrieval, lambda: {"users": noise(4, 256)}),
     own("deformable_encoder", "matching", Deformable, lambda: {"x": noise(1, 2100, 256)}),
     own("gatv2_edges", "matching", SparseAttention, _graph),
-    own("perceiver", "matching", Perceiver, lambda: {"x": noise(1, 4096, 64)}),
+    own("perceiver_io", "matching", Perceiver, lambda: {"x": noise(1, 4096, 64)}),
 ]

@@ -45,7 +45,7 @@ MAX_UNROLLED = 8
 # The most rows of a lookup that a thread loads at once.
 MAX_GATHERED = 64
 # Blocks that occupy a GPU; with fewer, rows are split over blocks. Threads share what divides the parts.
-BLOCKS, MORE = 1024, 4
+BLOCKS, MORE_BLOCKS = 1024, 4096
 SHARED_PARTS = 8
 # Rows that a thread loads at once, best first, if they divide the number of rows.
 ROWS = (8, 4, 7, 5, 3, 2)
@@ -67,9 +67,8 @@ def schedule_column_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     blocks_alone = columns // (WARP * width) if columns else BLOCKS
     if length and length >= 8 * MANY and blocks_alone < BLOCKS:
         # Threads of single columns have few bytes under way: more of them have fewer rows each.
-        more = MORE if width == 1 else 1
-        most, least = more * BLOCKS // max(blocks_alone, 1), MANY // (2 * more)
-        reduction = _split_over_blocks(sch, reduction, length, most, least)
+        at_once, least = (MORE_BLOCKS, MANY // 4) if width == 1 else (BLOCKS, MANY // 2)
+        reduction = _split_over_blocks(sch, reduction, length, at_once // max(blocks_alone, 1), least)
         length = extents(sch, [_reduced(sch, reduction)[0]])[0]
     _columns(sch, reduction, length)
     return sch.mod["main"]
