@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 __all__ = ("driver",)
 DEPTH, COLUMNS, MOST = 64, 80, 100
 FORM = BlockFormat(4, 32, DEPTH, has_zeros=False)
-FEW = {8: "pk_gemm_blocks_f16_f16_8_w4b2_relu", 16: "pk_gemm_blocks_f16_f16_16_w4b2_relu"}
+FEW = {rows: f"pk_gemm_blocks_f16_f16_{rows}_w4b2_relu" for rows in (1, 8, 16)}
 RECORDED = """
 import ctypes, json, sys
 import numpy as np
@@ -80,7 +80,7 @@ def test_weights_of_any_number_of_rows_are_packed(bundle: Path) -> None:
 def test_rows_of_a_run_choose_the_kernels(bundle: Path, driver: Path) -> None:
     rows = [1, 8, 9, 16, 17, 40, 48, 49, 100, 1]
     *few, more, most, again = launched(bundle, driver, rows)
-    by_bits = [[8], [8], [16], [16], [16, 8], [16, 16, 8], [16, 16, 16]]
+    by_bits = [[1], [8], [16], [16], [16, 1], [16, 16, 8], [16, 16, 16]]
     assert few == [[FEW[kind] for kind in kinds] for kinds in by_bits]
     assert [name.split("_")[1] for name in more] == ["dequantize", "gemm"]
     assert most == more
