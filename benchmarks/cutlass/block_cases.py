@@ -13,7 +13,7 @@ from benchmarks.cutlass.bench import Case, Step
 from benchmarks.cutlass.block_products import BlockProduct
 from benchmarks.cutlass.launch import BlockGemmProblem, DequantizeProblem, GemmProblem
 
-UNIT_BYTES, COLUMNS, CHUNK = 512, 16, 32  # as in templates/cutlass/gemm/gemm_blocks.h
+UNIT_BYTES, COLUMNS, CHUNK = 512, 16, 32  # as in templates/cutlass/gemm/block_format.h
 NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
 # Weights are float16 for torch, rounded once more: errors are of both.
 TOLERANCES = (1e-3, 4e-3)

@@ -1,6 +1,6 @@
 /* d [n, k] = (q - zero) * scale: weights of 4 or 8 bits in blocks along k, as halves for kernels that multiply these.
  *
- * They are read as gemm_blocks.h lays them out: a warp takes a unit at a time, a lane 16 bytes of it. As halves q - zero
+ * They are read as block_format.h lays them out: a warp takes a unit at a time, a lane 16 bytes of it. As halves q - zero
  * is exact, and its product with a scale is rounded once, as where weights are dequantized at build time. d is memory
  * that kernels before have read: what is constant is loaded before the kernel waits for them. */
 #pragma once

@@ -18,10 +18,10 @@ from packager.graph.block_weights import BlockFormat, unpack
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
 
-ROWS = (8, 16)  # and one
+ROWS = (8, 16)  # of kernels; see has_row_kernel for one row
 OUTPUTS = {"float16": ("float16", "float32"), "bfloat16": ("bfloat16", "float32")}  # by the type of the data
 COLUMNS = 16  # of a tile
-UNIT_BITS = 256  # of a column, as in templates/cutlass/gemm/gemm_blocks.h
+UNIT_BITS = 256  # of a column, as in templates/cutlass/gemm/block_format.h
 LEAST_BLOCK = 16
 CHUNK = 32  # elements of a column whose eighths are of the lanes of a group
 # Where the bits of eight elements lie in a word of 4 bits each: one mask gives two neighbors as halves of a register.
@@ -175,9 +175,8 @@ def block_kernels(
 ) -> list[BlockRowsGemm]:
     """Return the kernel for so many rows of ``dtype`` and ``columns`` of such weights, if there is one."""
     together = blocks_of_unit(weights)
-    fitting = next((most for most in ROWS if rows <= most), None)
-    if rows == 1 and together and has_row_kernel(weights.bits, together):
-        fitting = 1
+    kernels = (1, *ROWS) if has_row_kernel(weights.bits, together) else ROWS
+    fitting = next((most for most in kernels if rows <= most), None)
     if fitting is None or form.out not in OUTPUTS.get(dtype, ()) or not together:
         return []
     made = partial(BlockRowsGemm, fitting, bits=weights.bits, blocks_of_unit=together, has_zeros=weights.has_zeros)

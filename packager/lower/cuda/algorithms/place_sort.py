@@ -50,7 +50,8 @@ def sort_by_place(nests: Nests, places: Places, order: Any, starts: Any) -> None
     groups = max(min(blocks // places.rows, places.count), 1)
     span = -(-places.count // groups)
     bits = (span - 1).bit_length()
-    bits += 1 - bits % 2 if bits else 0  # so that the last of the passes writes ``order``
+    if bits:
+        bits |= 1  # so that the last of the passes writes ``order``
     other = nests.workspace([places.rows * places.number], "int32") if bits else order
     totals = nests.workspace([places.rows * groups], "int32")
     with nests.rows("sort_by_place", places.rows * groups) as block:

@@ -194,7 +194,7 @@ def sort_indices(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def key(which: Any, source: Any) -> Any:
         at = tirx.const(0, kind)
         for axis, extent in enumerate(own):
-            index = keep(cast(keep(found[which, source, axis]), kind))
+            index = keep(cast(found[which, source, axis], kind))
             at = at * cast(extent, kind) + inside(index, extent, kind)
         return cast(at, "int32")
 

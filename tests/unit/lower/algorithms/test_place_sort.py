@@ -56,6 +56,7 @@ def check(indices: np.ndarray, places: tuple[int, ...]) -> None:
         pytest.param(1, 257, (100_000,), id="more places than indices"),
         pytest.param(3, 1500, (50,), id="several rows"),
         pytest.param(2 * BLOCKS, 300, (19,), id="many rows"),
+        pytest.param(SMALL_BLOCKS + 1, 300, (9,), id="more rows than blocks"),
         pytest.param(1, 2000, (20, 30), id="coordinates"),
         pytest.param(2, THREADS, (1,), id="one place"),
     ],
