@@ -7,7 +7,8 @@
  * columns of the result may have any order. So the dims of a head are permuted such that what a lane needs are 16 bytes
  * at a time.
  * Then the warps' results are merged, those of the blocks of a cluster, and, by who is last, those of all that have a
- * tile: a quad of elements by one thread each time. */
+ * tile. A step of a decoder is a chain of latencies, most of what a launch takes: so what needs no data of kernels
+ * before is computed before the wait for these, and keys and values are asked for first. */
 #pragma once
 
 #include "attention_split_merge.h"
@@ -37,13 +38,13 @@ __device__ inline void split_attention(const Params &p, char *memory) {
   constexpr int kTile = split_tile(kDepth), kStage = split_stage(kDepth), kValues = kSpans * kTile;
   constexpr int kRing = kWarps * kStages * kStage;
   constexpr bool kKeepsQ = kDepth <= 128;
-  static_assert((kWarps + 1) * kSplitRows * (kDepth + 2) * 4 <= kRing, "partial sums fit");
+  static_assert(kWarps * kSplitRows * (kDepth + 2) * 4 <= kRing, "partial sums fit");
   static_assert(16 + (kMostSplitParts + 1) * kSplitRows * 8 + kMostSplitParts * 16 <= kRing, "a quad of each part too");
   using Storage = typename Type::Storage;
   release_next();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int splits = gridDim.x, split = blockIdx.x, batch = blockIdx.z;
-  const int row_tile = blockIdx.y % p.row_tiles, shared_head = blockIdx.y / p.row_tiles;
+  const int shared_head = quotient(blockIdx.y, p.row_tiles), row_tile = remainder(blockIdx.y, p.row_tiles);
   const Storage *k = static_cast<const Storage *>(p.k) + batch * p.k_strides[0] + shared_head * p.k_strides[2];
   const Storage *v = static_cast<const Storage *>(p.v) + batch * p.v_strides[0] + shared_head * p.v_strides[2];
   // A cache is as good as written: its rows are on their way to the L2 cache, which sees what is still written.
@@ -60,43 +61,46 @@ __device__ inline void split_attention(const Params &p, char *memory) {
   uint64_t *const barriers = reinterpret_cast<uint64_t *>(memory + kRing) + warp * kStages;
   if (lane < kStages) init_barrier(barriers + lane, kTiled ? 1 : 32);
   sync_warp();
-  wait_for_earlier();
   const int rows = p.rows - row_tile * kSplitRows < kSplitRows ? p.rows - row_tile * kSplitRows : kSplitRows;
-  const int keys = split_keys(p, batch);
-
+  const bool both = rows > 8;  // whether a lane has a second row
   const SplitRow mine[2] = {split_row_of(p, row_tile * kSplitRows + g, shared_head, batch),
                             split_row_of(p, row_tile * kSplitRows + g + 8, shared_head, batch)};
-
-  auto query = [&](int i, int chunk) {
-    const int dim = 32 * chunk + 8 * t;
-    if (!mine[i].exists || dim >= p.depth) return make_uint4(0, 0, 0, 0);
-    return *reinterpret_cast<const uint4 *>(static_cast<const Storage *>(p.q) + mine[i].q + dim);
-  };
-  uint4 q[kKeepsQ ? kChunks : 1][2];
-  if constexpr (kKeepsQ) {
+  const Storage *queries[2];
+  const uint16_t *biases[2];
 #pragma unroll
-    for (int c = 0; c < kChunks; c++) q[c][0] = query(0, c), q[c][1] = query(1, c);
+  for (int i = 0; i < 2; i++) {
+    queries[i] = static_cast<const Storage *>(p.q) + mine[i].q + 8 * t, compute_now(queries[i]);
+    biases[i] = static_cast<const uint16_t *>(p.bias) + mine[i].bias + 2 * t, compute_now(biases[i]);
   }
+  const SplitShare<Type, kCluster ? kCluster : 1> share(p, rows, row_tile, shared_head, batch);
+  const SplitInbox<kDepth, kCluster ? kCluster : 1> inbox(memory + split_ring(kDepth, kTiled));
+  if constexpr (kCluster != 0) {
+    if (threadIdx.x == 0) inbox.expect(share.count);
+    arrive_at_cluster();
+  }
+  wait_for_earlier();
+  const int keys = split_keys(p, batch);
 
   const int steps = (keys + kStep - 1) / kStep, workers = splits * kWarps, first = split * kWarps + warp;
   auto load_bias = [&](uint32_t (&to)[kTiles][2], int step) {
     if (p.bias == nullptr || step >= steps) return;
-    const int key = step * kStep + 2 * t;
-    const bool is_whole = p.pairs && (step + 1) * kStep <= keys;
+    const int key = step * kStep;
+    const bool is_whole = p.pairs && key + kStep <= keys;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const uint16_t *from = static_cast<const uint16_t *>(p.bias) + mine[i].bias + key;
+      if (i == 1 && !both) continue;
+      if (is_whole) {
 #pragma unroll
-      for (int j = 0; j < kTiles; j++) {
-        to[j][i] = split_no_bias<Type>();
-        if (is_whole && mine[i].exists) to[j][i] = *reinterpret_cast<const uint32_t *>(from + 8 * j);
+        for (int j = 0; j < kTiles; j++) to[j][i] = *reinterpret_cast<const uint32_t *>(biases[i] + key + 8 * j);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kTiles; j++) {
+          const int at = 8 * j + 2 * t, left = keys - key - at;
+          to[j][i] = split_no_bias<Type>();
+          if (left > 0) to[j][i] = biases[i][key + 8 * j] | (split_no_bias<Type>() & 0xffff0000u);
+          if (left > 1) to[j][i] = (to[j][i] & 0xffffu) | uint32_t(biases[i][key + 8 * j + 1]) << 16;
+        }
       }
-    }
-    if (is_whole) return;
-#pragma unroll
-    for (int j = 0; j < kTiles; j++) {
-#pragma unroll
-      for (int i = 0; i < 2; i++) to[j][i] = split_bias<Type>(p, mine[i], key + 8 * j, keys);
     }
   };
   // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read. The first is not asked:
@@ -105,7 +109,7 @@ __device__ inline void split_attention(const Params &p, char *memory) {
     if (p.bias == nullptr || step == first || step >= steps) return step < steps;
     bool any = false;
 #pragma unroll
-    for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(of[j][0]) || !is_masked<Type>(of[j][1]);
+    for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(of[j][0]) || (both && !is_masked<Type>(of[j][1]));
     return any_lane(any);
   };
   auto copy = [&](char *to, uint64_t *barrier, int step) {
@@ -135,18 +139,32 @@ __device__ inline void split_attention(const Params &p, char *memory) {
     sync_warp();
   };
 
-  // One turn reads a step, and begins to copy the one that is kStages later into its place: each is written once in the
-  // code, of which a launch reads all and most of it only once. The bias of a step is read twice: ahead of its keys, for
-  // whether to copy them, and for its scores.
-  uint32_t ahead[kTiles][2], bias[kTiles][2];
+  uint32_t ahead[kTiles][2] = {}, bias[kTiles][2] = {};
+  const bool begins = first < steps;
+  if (begins) copy(ring, barriers, first);
+  load_bias(bias, first);
+  load_bias(ahead, first + workers);
+
+  // Of rows that do not exist, those of the last one; of dims, zeros: keys may have no numbers there.
+  auto query = [&](int i, int chunk) {
+    if (32 * chunk + 8 * t >= p.depth || (i == 1 && !both)) return make_uint4(0, 0, 0, 0);
+    return *reinterpret_cast<const uint4 *>(queries[i] + 32 * chunk);
+  };
+  uint4 q[kKeepsQ ? kChunks : 1][2];
+  if constexpr (kKeepsQ) {
+#pragma unroll
+    for (int c = 0; c < kChunks; c++) q[c][0] = query(0, c), q[c][1] = query(1, c);
+  }
+
+  // One turn reads a step, and begins to copy the one that is kStages later into its place. The bias of a step is read
+  // twice: ahead of its keys, for whether to copy them, and a turn before its scores.
   float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
-  int copied = first, stage = 0, live = 0, phases = 0;
+  int copied = first + workers, stage = 1 % kStages, live = begins << (kStages - 1), phases = 0;
 #pragma unroll 1
-  for (int step = first - kStages * workers; step < steps; step += workers) {
+  for (int step = first - (kStages - 1) * workers; step < steps; step += workers) {
     char *const own = ring + stage * kStage;
     uint64_t *const barrier = barriers + stage;
     if (live & 1) {
-      load_bias(bias, step);
       float scores[kTiles][4] = {};
       wait_for_tiles(barrier, phases >> stage & 1);
       phases ^= 1 << stage;
@@ -165,42 +183,29 @@ __device__ inline void split_attention(const Params &p, char *memory) {
         }
       }
       split_scale(p, scores);
-      float top[2] = {most[0], most[1]};
-#pragma unroll
-      for (int j = 0; j < kTiles; j++) {
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-          const int key = step * kStep + 8 * j + 2 * t + n % 2, i = n / 2;
-          scores[j][n] = split_score<Type>(p, mine[i], scores[j][n], bias[j][i], key, keys);
-          top[i] = fmaxf(top[i], scores[j][n]);
-        }
-      }
-      float factor[2], base[2];
+      split_mask<Type>(p, mine, scores, bias, step * kStep + 2 * t, keys, (step + 1) * kStep <= keys);
+      uint32_t a[kTiles][2] = {};
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        top[i] = fmaxf(top[i], shuffle_xor(top[i], 1));
-        top[i] = fmaxf(top[i], shuffle_xor(top[i], 2));
-        base[i] = top[i] == -INFINITY ? 0.0f : top[i];
-        factor[i] = exp2_of((most[i] - base[i]) * kLog2OfE);
-        most[i] = top[i];
-        total[i] *= factor[i];
-      }
-      uint32_t a[kTiles][2];
+        if (i == 1 && !both) continue;
+        float top = most[i];
 #pragma unroll
-      for (int j = 0; j < kTiles; j++) {
+        for (int j = 0; j < kTiles; j++) top = fmaxf(top, fmaxf(scores[j][2 * i], scores[j][2 * i + 1]));
+        top = fmaxf(top, shuffle_xor(top, 1));
+        top = fmaxf(top, shuffle_xor(top, 2));
+        const float base = top == -INFINITY ? 0.0f : top, factor = exp2_of((most[i] - base) * kLog2OfE);
+        most[i] = top, total[i] *= factor;
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-          scores[j][n] = exp2_of((scores[j][n] - base[n / 2]) * kLog2OfE);
-          total[n / 2] += scores[j][n];
+        for (int j = 0; j < kTiles; j++) {
+          const float left = exp2_of((scores[j][2 * i] - base) * kLog2OfE);
+          const float right = exp2_of((scores[j][2 * i + 1] - base) * kLog2OfE);
+          total[i] += left + right, a[j][i] = pack<Type>(left, right);
         }
-        a[j][0] = pack<Type>(scores[j][0], scores[j][1]), a[j][1] = pack<Type>(scores[j][2], scores[j][3]);
-      }
+        if (step == first) continue;  // there are no sums yet
 #pragma unroll
-      for (int c = 0; c < kSpans; c++) {
+        for (int c = 0; c < kSpans; c++) {
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-#pragma unroll
-          for (int n = 0; n < 4; n++) acc[c][j][n] *= factor[n / 2];
+          for (int j = 0; j < 8; j++) acc[c][j][2 * i] *= factor, acc[c][j][2 * i + 1] *= factor;
         }
       }
 #pragma unroll
@@ -223,17 +228,20 @@ __device__ inline void split_attention(const Params &p, char *memory) {
     stage = stage + 1 < kStages ? stage + 1 : 0;
     copied += workers;
     load_bias(ahead, copied);
+    if (step >= first) load_bias(bias, step + workers);
   }
   __syncthreads();  // the ring becomes room for partial sums
 
-  const SplitMemory sums(memory, kWarps, rows, p.value_depth);
+  const int row_quads = int(p.row_quads.divisor);
+  const SplitWarps<kWarps> warps(memory, rows, rows * row_quads);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const int row = g + 8 * i;
+    if (i == 1 && !both) continue;
     total[i] += shuffle_xor(total[i], 1);
     total[i] += shuffle_xor(total[i], 2);
     if (row >= rows) continue;
-    float *to = sums.of_warps + warp * sums.tile + row * p.value_depth;
+    float4 *const to = warps.sums + warp * warps.quads + row * row_quads;
 #pragma unroll
     for (int c = 0; c < kSpans; c++) {
 #pragma unroll
@@ -242,16 +250,25 @@ __device__ inline void split_attention(const Params &p, char *memory) {
         if (dim >= p.value_depth) continue;
 #pragma unroll
         for (int j = 0; j < 8; j += 4) {
-          *reinterpret_cast<float4 *>(to + dim + j) = make_float4(
-              acc[c][j][2 * i + n], acc[c][j + 1][2 * i + n], acc[c][j + 2][2 * i + n], acc[c][j + 3][2 * i + n]);
+          to[(dim + j) / 4] = make_float4(acc[c][j][2 * i + n], acc[c][j + 1][2 * i + n], acc[c][j + 2][2 * i + n],
+                                          acc[c][j + 3][2 * i + n]);
         }
       }
     }
-    float *stats = sums.warp_stats + 2 * (warp * rows + row);
-    if (t == 0) stats[0] = most[i], stats[1] = total[i];
+    if (t == 0) warps.stats[warp * rows + row] = make_float2(most[i], total[i]);
   }
   __syncthreads();
-  split_merge<Type, kWarps, kCluster, kRing>(p, sums, memory, row_tile, shared_head, batch);
+
+  auto sum_of_warps = [&](int quad) { return warps.sum(quad, quotient(quad, p.row_quads)); };
+  if constexpr (kCluster != 0) {
+    wait_for_cluster();  // all blocks are there, and expect what is sent
+#pragma unroll 1
+    for (int quad = threadIdx.x; quad < warps.quads; quad += 32 * kWarps) inbox.send(quad, sum_of_warps(quad));
+    wait_for_sent(inbox.barrier);
+    split_finish<32 * kWarps, kRing>(share, memory, [&](int place) { return inbox.sum(place); });
+  } else {
+    split_finish<32 * kWarps, kRing>(share, memory, sum_of_warps);
+  }
 }
 
 }  // namespace pk

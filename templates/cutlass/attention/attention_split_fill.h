@@ -53,8 +53,10 @@ inline bool fill_rows(const pk_attention_t &problem, bool causal, int depth, Spl
   }
   p.pairs = places % 2 == 0;
   p.keys = int32_t(problem.keys), p.depth = int32_t(problem.depth), p.value_depth = int32_t(problem.value_depth);
-  p.group = int32_t(problem.group), p.rows = int32_t(problem.group * problem.queries);
-  p.row_tiles = (p.rows + kSplitRows - 1) / kSplitRows;
+  const int64_t rows = problem.group * problem.queries;
+  if (rows > UINT16_MAX) return false;
+  p.rows = int32_t(rows), p.group = divisor_of(problem.group);
+  p.row_tiles = divisor_of((rows + kSplitRows - 1) / kSplitRows), p.row_quads = divisor_of(problem.value_depth / 4);
   p.scale = problem.scale, p.softcap = problem.softcap, p.causal = causal;
   return true;
 }
@@ -93,7 +95,7 @@ inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &
     if (!split_map(&tiled.v_map, problem.v, problem.v_strides, problem, problem.value_depth, depth, form.half)) return -1;
   }
 
-  const int64_t tiles = problem.heads / problem.group * p.row_tiles, all = tiles * problem.batch;
+  const int64_t tiles = problem.heads / problem.group * p.row_tiles.divisor, all = tiles * problem.batch;
   const int64_t blocks = form.cluster ? form.cluster : 1;
   if (tiles > 65535 || problem.batch > 65535) return -1;
   const bool merges = problem.workspace != nullptr && problem.counters != nullptr && all <= kSplitBlocks &&
@@ -106,7 +108,7 @@ inline int32_t split_fill(const pk_cuda_device_t *device, const pk_attention_t &
   p.partial = static_cast<float *>(problem.workspace);
   *launch = {{uint32_t(parts * blocks), uint32_t(tiles), uint32_t(problem.batch)},
              {uint32_t(32 * split_warps(depth, form.tiled)), 1, 1},
-             uint32_t(split_shared(depth, form.tiled)),
+             uint32_t(split_shared(depth, form.tiled, form.cluster)),
              PK_CUDA_PROGRAMMATIC};
   return 0;
 }

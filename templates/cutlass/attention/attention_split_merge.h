@@ -1,6 +1,5 @@
 /* How results of parts of the keys become those of all: of the warps of a block, of the blocks of a cluster, and, by who
- * is last, of all that have a tile. A thread has a quad of elements each time. Loops that run once or twice are not
- * unrolled: what takes longest here is to fetch code. */
+ * is last, of all blocks or clusters that have a tile. A thread has a quad of elements each time. */
 #pragma once
 
 #include "attention_split_problem.h"
@@ -55,83 +54,105 @@ __device__ inline void split_weigh(float2 *stats, int parts, int stride, float2 
   if (lane == 0) total->x = sum;
 }
 
-/* Where a block's warps have their results in shared memory, and it has its own. */
-struct SplitMemory {
-  int tile, rows;                        // floats of the sums of a tile, and its rows
-  float *of_warps, *warp_stats;          // [warp, row, value], [warp, row, 2]: the greatest score, the sum of exponentials
-  float *of_block, *block_stats;         // [row, value], [row, 2]
+/* Where the warps of a block have their results in shared memory. */
+template <int kWarps>
+struct SplitWarps {
+  int rows, quads;
+  float4 *sums;   // [warp, quad]
+  float2 *stats;  // [warp, row]: the greatest score, the sum of exponentials
 
-  __device__ inline SplitMemory(char *memory, int warps, int rows, int values) : tile(rows * values), rows(rows) {
-    of_warps = reinterpret_cast<float *>(memory), of_block = of_warps + warps * tile;
-    warp_stats = of_block + tile, block_stats = warp_stats + warps * 2 * rows;
+  __device__ inline SplitWarps(char *memory, int rows, int quads)
+      : rows(rows), quads(quads), sums(reinterpret_cast<float4 *>(memory)),
+        stats(reinterpret_cast<float2 *>(sums + kWarps * quads)) {}
+
+  __device__ inline SplitSum sum(int quad, int row) const {
+    return split_sum<kWarps>([&](int i) { return stats[i * rows + row]; }, [&](int i) { return sums[i * quads + quad]; });
   }
 };
 
-/* Merges a tile of `row_tile`'s rows, and stores it, by kBytes of shared memory. */
-template <class Type, int kWarps, int kCluster, int kBytes>
-__device__ inline void split_merge(const SplitParams &p, const SplitMemory &of, char *memory, int row_tile,
-                                   int shared_head, int batch) {
+/* What a block of a cluster is sent by all: their sums of the quads of its share, [quad, block], and [quad, block] the
+ * greatest score and the sum of exponentials. Quads are dealt out in turns. */
+template <int kDepth, int kBlocks>
+struct SplitInbox {
+  uint64_t *barrier;
+  float4 *sums;
+  float2 *stats;
+
+  __device__ inline explicit SplitInbox(char *memory)
+      : barrier(reinterpret_cast<uint64_t *>(memory)), sums(reinterpret_cast<float4 *>(memory + 16)),
+        stats(reinterpret_cast<float2 *>(sums + split_share(kDepth, kBlocks) * kBlocks)) {}
+
+  /* By one thread, before any block sends. */
+  __device__ inline void expect(int count) const {
+    init_barrier(barrier, 1);
+    expect_tiles(barrier, count * kBlocks * (sizeof(float4) + sizeof(float2)));
+  }
+  __device__ inline void send(int quad, const SplitSum &of) const {
+    const int to = quad % kBlocks, place = quad / kBlocks * kBlocks + blockIdx.x % kBlocks;
+    send_to_block(sums + place, of.sum, barrier, to);
+    send_to_block(stats + place, make_float2(of.most, of.total), barrier, to);
+  }
+  __device__ inline SplitSum sum(int place) const {
+    return split_sum<kBlocks>([&](int i) { return stats[place * kBlocks + i]; },
+                              [&](int i) { return sums[place * kBlocks + i]; });
+  }
+};
+
+/* What a block stores: the quads of its share, which are all where kShares is 1. */
+template <class Type, int kShares>
+struct SplitShare {
   using Storage = typename Type::Storage;
-  constexpr int kThreads = 32 * kWarps;
-  const int rows = of.rows, row_quads = p.value_depth / 4, quads = rows * row_quads, splits = gridDim.x;
-  const int split = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  auto finish = [&](int quad, float4 sum, float total) {
-    const int row = quad / row_quads, dim = quad % row_quads * 4;
-    const SplitRow place = split_row_of(p, row_tile * kSplitRows + row, shared_head, batch);
+  const SplitParams &p;
+  int rows, first, count, size;  // places of quads; those of the greatest share
+  int row_tile, shared_head, batch;
+  Storage *own;  // where the thread's first quad is stored
+
+  __device__ inline SplitShare(const SplitParams &p, int rows, int row_tile, int shared_head, int batch)
+      : p(p), rows(rows), first(blockIdx.x % kShares), row_tile(row_tile), shared_head(shared_head), batch(batch) {
+    const int quads = rows * int(p.row_quads.divisor);
+    count = (quads + kShares - 1 - first) / kShares, size = (quads + kShares - 1) / kShares;
+    own = target(threadIdx.x), compute_now(own);
+  }
+  __device__ inline int row(int place) const { return quotient(place * kShares + first, p.row_quads); }
+  __device__ inline Storage *target(int place) const {
+    const SplitRow of = split_row_of(p, row_tile * kSplitRows + row(place), shared_head, batch);
+    return static_cast<Storage *>(p.o) + of.o + remainder(place * kShares + first, p.row_quads) * 4;
+  }
+  __device__ inline void store(int place, float4 sum, float total) const {
     const float factor = total == 0.0f ? 0.0f : reciprocal_of(total);
     uint2 packed;
     packed.x = pack<Type>(sum.x * factor, sum.y * factor);
     packed.y = pack<Type>(sum.z * factor, sum.w * factor);
-    *reinterpret_cast<uint2 *>(static_cast<Storage *>(p.o) + place.o + dim) = packed;
-  };
-  auto sum_of_warps = [&](int quad) {
-    const float *stats = of.warp_stats + quad / row_quads * 2, *sums = of.of_warps + 4 * quad;
-    return split_sum<kWarps>([&](int i) { return *reinterpret_cast<const float2 *>(stats + i * 2 * rows); },
-                             [&](int i) { return *reinterpret_cast<const float4 *>(sums + i * of.tile); });
-  };
-
-  // What a block merges of its cluster: a share of the quads.
-  constexpr int kShares = kCluster ? kCluster : 1;
-  const int share = kCluster ? split % kShares : 0, size = (quads + kShares - 1) / kShares;
-  const int begin = share * size, end = begin + size < quads ? begin + size : quads, parts = splits / kShares;
-  if constexpr (kCluster != 0) {
-#pragma unroll 1
-    for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-      const SplitSum sum = sum_of_warps(quad);
-      *reinterpret_cast<float4 *>(of.of_block + 4 * quad) = sum.sum;
-      if (quad % row_quads == 0) {
-        float *stats = of.block_stats + 2 * (quad / row_quads);
-        stats[0] = sum.most, stats[1] = sum.total;
-      }
-    }
-    cluster_sync();
+    *reinterpret_cast<uint2 *>(place == threadIdx.x ? own : target(place)) = packed;
   }
-  auto sum_of_block = [&](int quad) {
-    if constexpr (kCluster == 0) return sum_of_warps(quad);
-    const float *stats = of.block_stats + 2 * (quad / row_quads);
-    return split_sum<kShares>([&](int i) { return make_float2(of_block(stats, i), of_block(stats + 1, i)); },
-                              [&](int i) { return quad_of_block(of.of_block + 4 * quad, i); });
-  };
-  const int tile = blockIdx.y + gridDim.y * batch, part_floats = 4 * quads + (rows + 1) / 2 * 4;
+};
+
+/* Stores a share of the quads of a tile, of which sum_of(place) returns one, by kBytes of shared memory. */
+template <int kThreads, int kBytes, class Type, int kShares, class SumOf>
+__device__ inline void split_finish(const SplitShare<Type, kShares> &share, char *memory, SumOf sum_of) {
+  constexpr int kWarps = kThreads / 32;
+  const SplitParams &p = share.p;
+  const int rows = share.rows, count = share.count, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int part = blockIdx.x / kShares, parts = gridDim.x / kShares;
+  // Of a part: [share, quad of it], [row, 2].
+  const int tile = blockIdx.y + gridDim.y * blockIdx.z, sums_floats = 4 * share.size * kShares;
+  const int part_floats = sums_floats + (rows + 1) / 2 * 4, share_at = 4 * share.first * share.size;
   float *const partial = p.partial + int64_t(tile) * parts * part_floats;
 #pragma unroll 1
-  for (int quad = begin + threadIdx.x; quad < end; quad += kThreads) {
-    const SplitSum sum = sum_of_block(quad);
+  for (int place = threadIdx.x; place < count; place += kThreads) {
+    const SplitSum sum = sum_of(place);
     if (parts == 1) {
-      finish(quad, sum.sum, sum.total);
+      share.store(place, sum.sum, sum.total);
       continue;
     }
-    float *const own = partial + split / kShares * part_floats;
-    *reinterpret_cast<float4 *>(own + 4 * quad) = sum.sum;
-    if (quad == begin || quad % row_quads == 0) {  // shares may begin within a row
-      *reinterpret_cast<float2 *>(own + 4 * quads + 2 * (quad / row_quads)) = make_float2(sum.most, sum.total);
-    }
+    float *const to = partial + part * part_floats;
+    *reinterpret_cast<float4 *>(to + share_at + 4 * place) = sum.sum;
+    *reinterpret_cast<float2 *>(to + sums_floats + 2 * share.row(place)) = make_float2(sum.most, sum.total);
   }
-  if constexpr (kCluster != 0) cluster_sync();  // no block ends while another reads its memory
   if (parts == 1) return;
 
   int *const last = reinterpret_cast<int *>(memory);
-  uint32_t *arrived = p.arrived + tile * kShares + share;
+  uint32_t *arrived = p.arrived + tile * kShares + share.first;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -147,21 +168,21 @@ __device__ inline void split_merge(const SplitParams &p, const SplitMemory &of, 
   const int used = 16 + ((parts + 1) * rows * 8 + 15) / 16 * 16, room = (kBytes - used) / 16 / parts;
   float4 *const sums = reinterpret_cast<float4 *>(memory + used);
 #pragma unroll 1
-  for (int from = begin; from < end; from += room) {
-    const int count = end - from < room ? end - from : room;
+  for (int from = 0; from < count; from += room) {
+    const int some = count - from < room ? count - from : room;
 #pragma unroll 1
     for (int i = warp; i < parts; i += kWarps) {
-      const float *part = partial + i * part_floats;
+      const float *of = partial + i * part_floats;
 #pragma unroll 1
-      for (int n = lane; n < count; n += 32) {
-        copy_async(reinterpret_cast<uint4 *>(sums + i * count + n), part + 4 * (from + n), true);
+      for (int n = lane; n < some; n += 32) {
+        copy_async(reinterpret_cast<uint4 *>(sums + i * some + n), of + share_at + 4 * (from + n), true);
       }
-      if (from == begin && lane < rows) {
-        stats[i * rows + lane] = __ldcg(reinterpret_cast<const float2 *>(part + 4 * quads) + lane);
+      if (from == 0 && lane < rows) {
+        stats[i * rows + lane] = __ldcg(reinterpret_cast<const float2 *>(of + sums_floats) + lane);
       }
     }
     end_copies();
-    if (from == begin) {
+    if (from == 0) {
       __syncthreads();
 #pragma unroll 1
       for (int row = warp; row < rows; row += kWarps) split_weigh(stats + row, parts, rows, totals + row);
@@ -169,12 +190,12 @@ __device__ inline void split_merge(const SplitParams &p, const SplitMemory &of, 
     wait_for_copies<0>();
     __syncthreads();
 #pragma unroll 1
-    for (int n = threadIdx.x; n < count; n += kThreads) {
-      const int row = (from + n) / row_quads;
+    for (int n = threadIdx.x; n < some; n += kThreads) {
+      const int row = share.row(from + n);
       float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
-      for (int i = 0; i < parts; i++) split_add(sum, stats[i * rows + row].x, sums[i * count + n]);
-      finish(from + n, sum, totals[row].x);
+      for (int i = 0; i < parts; i++) split_add(sum, stats[i * rows + row].x, sums[i * some + n]);
+      share.store(from + n, sum, totals[row].x);
     }
     __syncthreads();
   }

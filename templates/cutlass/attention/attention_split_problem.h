@@ -21,9 +21,23 @@ constexpr int split_tile(int depth) { return split_step(depth) * kTileRowBytes; 
 constexpr int split_stage(int depth) { return depth / kTileColumns * 2 * split_tile(depth); }
 /* Warps of a block: one that the copy engine serves has a multiprocessor of its own, of others two have one. */
 constexpr int split_warps(int depth, bool tiled) { return (depth <= 128 ? 4 : 2) * (tiled ? 2 : 1); }
-/* What a block has of shared memory, the barriers last. */
-constexpr int split_shared(int depth, bool tiled) {
+/* What a block has of shared memory: the steps under way, their barriers, and, in a cluster, what it is sent. */
+constexpr int split_ring(int depth, bool tiled) {
   return split_warps(depth, tiled) * kSplitStages * (split_stage(depth) + int(sizeof(uint64_t)));
+}
+/* The most quads of results that a block of a cluster merges. */
+constexpr int split_share(int depth, int blocks) { return kSplitRows * depth / 4 / blocks; }
+constexpr int split_inbox(int depth, int blocks) { return 16 + blocks * split_share(depth, blocks) * (16 + 8); }
+constexpr int split_shared(int depth, bool tiled, int cluster) {
+  return split_ring(depth, tiled) + (cluster ? split_inbox(depth, cluster) : 0);
+}
+
+/* Divides numbers below 2^16, by one of those, with a multiplication. */
+struct Divisor {
+  uint32_t divisor, factor;
+};
+inline Divisor divisor_of(int64_t divisor) {
+  return {uint32_t(divisor), uint32_t(((uint64_t(1) << 32) + divisor - 1) / divisor)};
 }
 
 struct SplitParams {
@@ -35,7 +49,8 @@ struct SplitParams {
   float *partial;
   uint32_t *arrived;  // [tile, block of a cluster]
   int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], bias_strides[3];
-  int32_t keys, depth, value_depth, group, rows, row_tiles;
+  int32_t keys, depth, value_depth, rows;
+  Divisor group, row_tiles, row_quads;  // heads of queries, tiles of rows, quads of a row of results
   float scale, softcap;
   int32_t causal, pairs;
 };
@@ -47,7 +62,12 @@ struct TiledSplitParams : SplitParams {
 
 #if !defined(PK_HOST) || defined(PK_SIMT)
 
-/* What a thread knows of one of its two rows. */
+__device__ inline int quotient(int x, const Divisor &of) {
+  return of.divisor == 1 ? x : int(uint64_t(uint32_t(x)) * of.factor >> 32);
+}
+__device__ inline int remainder(int x, const Divisor &of) { return x - quotient(x, of) * int(of.divisor); }
+
+/* What a thread knows of one of its two rows; the last row in place of one that does not exist. */
 struct SplitRow {
   int64_t q, o, bias;  // offsets in elements
   int query;
@@ -57,8 +77,8 @@ struct SplitRow {
 __device__ inline SplitRow split_row_of(const SplitParams &p, int row, int shared_head, int batch) {
   SplitRow result{};
   result.exists = row < p.rows;
-  if (!result.exists) return result;
-  const int query = row / p.group, head = shared_head * p.group + row % p.group;
+  row = result.exists ? row : p.rows - 1;
+  const int query = quotient(row, p.group), head = shared_head * int(p.group.divisor) + remainder(row, p.group);
   result.query = query;
   result.q = batch * p.q_strides[0] + query * p.q_strides[1] + head * p.q_strides[2];
   result.o = batch * p.o_strides[0] + query * p.o_strides[1] + head * p.o_strides[2];
@@ -108,12 +128,30 @@ __device__ inline void split_scale(const SplitParams &p, float (&scores)[kTiles]
   }
 }
 
-/* The score of a row with `key`, to which its bias is added, one of the pair: the high one of an odd key. */
-template <class Type>
-__device__ inline float split_score(const SplitParams &p, const SplitRow &row, float score, uint32_t pair, int key,
-                                    int keys) {
-  if (p.bias != nullptr) score += key % 2 ? high_of<Type>(pair) : low_of<Type>(pair);
-  return key >= keys || (p.causal && key > row.query) ? -INFINITY : score;
+/* Adds biases to scores of two rows with the keys key + 8 j and key + 8 j + 1, and leaves out keys that are not there or
+ * come later. A `whole` step has keys only. */
+template <class Type, int kTiles>
+__device__ inline void split_mask(const SplitParams &p, const SplitRow (&rows)[2], float (&scores)[kTiles][4],
+                                  const uint32_t (&bias)[kTiles][2], int key, int keys, bool whole) {
+  if (p.bias != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kTiles; j++) {
+#pragma unroll
+      for (int n = 0; n < 4; n++) {
+        const uint32_t pair = bias[j][n / 2];
+        scores[j][n] += n % 2 ? high_of<Type>(pair) : low_of<Type>(pair);
+      }
+    }
+  }
+  if (whole && !p.causal) return;
+#pragma unroll
+  for (int j = 0; j < kTiles; j++) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      const int at = key + 8 * j + n % 2;
+      if (at >= keys || (p.causal && at > rows[n / 2].query)) scores[j][n] = -INFINITY;
+    }
+  }
 }
 
 /* Adds the values of 16 keys to 64 dims of a result, the tile of 8 dims j at acc[j]: `left` and `right` are weights of 8

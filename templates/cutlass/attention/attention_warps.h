@@ -22,8 +22,9 @@ __device__ inline void warp_attention(const WarpsParams &params) {
   const int64_t index = int64_t(blockIdx.x) * kWarpsOfBlock + threadIdx.x / 32;
   const bool is_there = index < params.tiles;
   // Neighbors have tiles of one head, then the next head of the same rows.
-  const int row_tile = int(index % p.row_tiles), head = int(index / p.row_tiles % params.shared_heads);
-  const int batch = int(index / p.row_tiles / params.shared_heads);
+  const int64_t row_tiles = p.row_tiles.divisor;
+  const int row_tile = int(index % row_tiles), head = int(index / row_tiles % params.shared_heads);
+  const int batch = int(index / row_tiles / params.shared_heads);
   wait_for_earlier();
   if (!is_there) return;
   const int keys = split_keys(p, batch);
@@ -54,20 +55,20 @@ __device__ inline void warp_attention(const WarpsParams &params) {
   }
 
   split_scale(p, scores);
+  uint32_t bias[kTiles][2] = {};
+#pragma unroll
+  for (int j = 0; j < kTiles; j++) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      if (p.bias != nullptr) bias[j][i] = split_bias<Type>(p, mine[i], 8 * j + 2 * t, keys);
+    }
+  }
+  split_mask<Type>(p, mine, scores, bias, 2 * t, keys, kKeys <= keys);
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {};
 #pragma unroll
   for (int j = 0; j < kTiles; j++) {
-    uint32_t bias[2] = {};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      if (p.bias != nullptr) bias[i] = split_bias<Type>(p, mine[i], 8 * j + 2 * t, keys);
-    }
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-      const int key = 8 * j + 2 * t + n % 2, i = n / 2;
-      scores[j][n] = split_score<Type>(p, mine[i], scores[j][n], bias[i], key, keys);
-      most[i] = fmaxf(most[i], scores[j][n]);
-    }
+    for (int n = 0; n < 4; n++) most[n / 2] = fmaxf(most[n / 2], scores[j][n]);
   }
 #pragma unroll
   for (int i = 0; i < 2; i++) {

@@ -87,6 +87,37 @@ __device__ inline void wait_for_tiles(uint64_t *barrier, uint32_t phase) {
 #endif
   }
 }
+
+/* Stores to the same place of a block of the cluster, whose barrier counts the bytes: it expects them as those of tiles. */
+__device__ inline void send_to_block(float4 *place, float4 x, uint64_t *barrier, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   place_of_block(place, rank)),
+               "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(place_of_block(barrier, rank))
+               : "memory");
+#endif
+}
+__device__ inline void send_to_block(float2 *place, float2 x, uint64_t *barrier, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                   place_of_block(place, rank)),
+               "f"(x.x), "f"(x.y), "r"(place_of_block(barrier, rank))
+               : "memory");
+#endif
+}
+/* Waits for all that is sent to a barrier in its first phase. */
+__device__ inline void wait_for_sent(uint64_t *barrier) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t is_over = 0;
+  while (is_over == 0) {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}"
+        : "=r"(is_over)
+        : "r"(shared_address(barrier))
+        : "memory");
+  }
+#endif
+}
 #endif
 
 }  // namespace pk

@@ -71,6 +71,13 @@ __device__ inline uint4 load_once(const void *from) {
   return x;
 }
 
+/* Has an address of global memory computed here, and not where it is used. */
+template <class Value>
+__device__ inline void compute_now(Value *&address) {
+  asm volatile("" : "+l"(address));
+  __builtin_assume(__isGlobal(address));
+}
+
 /* Fetches what is there into the L2 cache. */
 __device__ inline void prefetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
@@ -133,35 +140,25 @@ __device__ inline void release_next() {
 #endif
 }
 
-__device__ inline void cluster_sync() {
+/* All blocks of the cluster have arrived, and what they wrote before is seen. */
+__device__ inline void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
-/* A float, or four, of the shared memory of another block of the cluster, at the same place. */
+__device__ inline void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_sync() { arrive_at_cluster(), wait_for_cluster(); }
+/* The same place in the shared memory of another block of the cluster. */
 __device__ inline uint32_t place_of_block(const void *place, uint32_t rank) {
   uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place));
 #if __CUDA_ARCH__ >= 900
   asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
 #endif
   return address;
-}
-__device__ inline float of_block(const float *place, uint32_t rank) {
-  float x = 0.0f;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(place_of_block(place, rank)) : "memory");
-#endif
-  return x;
-}
-__device__ inline float4 quad_of_block(const float *place, uint32_t rank) {
-  float4 x = {};
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(place_of_block(place, rank))
-               : "memory");
-#endif
-  return x;
 }
 /* The shared memory of a block of the cluster, or of the only block, from `start` on; and writes two bytes there. */
 using OfBlock = uint32_t;

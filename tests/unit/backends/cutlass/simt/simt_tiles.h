@@ -16,7 +16,7 @@ static std::map<uint64_t *, TilesInFlight> tiles_in_flight;
 static uint32_t tiles_asked_for;
 
 inline void sync_warp() { simt::meet(simt::warp().barrier, 32); }
-inline void init_barrier(uint64_t *barrier, int) { *barrier = 0; }
+inline void init_barrier(uint64_t *barrier, int) { *barrier = 0, tiles_in_flight.erase(barrier); }
 inline void expect_tiles(uint64_t *barrier, uint32_t bytes) { tiles_in_flight[barrier].expected = bytes; }
 inline void copy_tile(void *to, const TensorMap *map, int x, int y, int z, int w, uint64_t *barrier) {
   HostMap of;
@@ -58,4 +58,14 @@ inline void wait_for_tiles(uint64_t *barrier, uint32_t phase) {
     ++*barrier;
   }
   if (*barrier % 2 == phase) abort();  // a warp would wait forever
+}
+template <class Value>
+inline void send_to_block(Value *place, Value x, uint64_t *barrier, uint32_t rank) {
+  Value *const to = place_of_block(place, rank);
+  if (reinterpret_cast<uintptr_t>(to) % sizeof x != 0) abort();
+  *to = x, tiles_in_flight[place_of_block(barrier, rank)].bytes += sizeof x;
+}
+inline void wait_for_sent(uint64_t *barrier) {
+  wait_for_cluster();  // all have sent
+  if (const TilesInFlight &sent = tiles_in_flight[barrier]; sent.bytes != sent.expected) abort();
 }

@@ -21,6 +21,8 @@ inline uint4 load_once(const void *from) {
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || !simt::is_readable(from, 16)) abort();
   return *static_cast<const uint4 *>(from);
 }
+template <class Value>
+inline void compute_now(Value *&) {}
 /* Copies are made as late as a kernel allows: when it waits for them. */
 inline void copy_async(uint4 *to, const void *from, bool exists) {
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0) abort();
@@ -61,17 +63,15 @@ inline bool any_lane(bool x) {
 }
 inline void wait_for_earlier() {}
 inline void release_next() {}
-inline void cluster_sync() { simt::meet(simt::grid->barrier, int(simt::grid->fibers.size())); }
+inline void arrive_at_cluster() {}
+inline void wait_for_cluster() { simt::meet(simt::grid->barrier, int(simt::grid->fibers.size())); }
+inline void cluster_sync() { wait_for_cluster(); }
 /* The same place in the memory of another block of the cluster. */
 template <class Value>
 inline Value *place_of_block(const Value *place, uint32_t rank) {
   const char *memory = simt::grid->running->block->memory.data();
   const size_t offset = reinterpret_cast<const char *>(place) - memory;
   return reinterpret_cast<Value *>(simt::grid->cluster[rank].memory.data() + offset);
-}
-inline float of_block(const float *place, uint32_t rank) { return *place_of_block(place, rank); }
-inline float4 quad_of_block(const float *place, uint32_t rank) {
-  return *reinterpret_cast<const float4 *>(place_of_block(place, rank));
 }
 using OfBlock = char *;
 template <int kBlocks>
