@@ -11,7 +11,7 @@
  * before is computed before the wait for these, and keys and values are asked for first. */
 #pragma once
 
-#include "attention_split_step.h"
+#include "attention_split_merge.h"
 
 #if !defined(PK_HOST) || defined(PK_SIMT)
 namespace pk {
@@ -65,14 +65,6 @@ __device__ inline void split_attention(const Params &p, char *memory) {
   const bool both = rows > 8;  // whether a lane has a second row
   const SplitRow mine[2] = {split_row_of(p, row_tile * kSplitRows + g, shared_head, batch),
                             split_row_of(p, row_tile * kSplitRows + g + 8, shared_head, batch)};
-  const Storage *queries[2];
-  const uint16_t *biases[2];
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    queries[i] = static_cast<const Storage *>(p.q) + mine[i].q + 8 * t, compute_now(queries[i]);
-    biases[i] = static_cast<const uint16_t *>(p.bias) + mine[i].bias + 2 * t, compute_now(biases[i]);
-  }
-  const int workers = splits * kWarps, first = split * kWarps + warp;
   const SplitShare<Type, kCluster ? kCluster : 1> share(p, rows, row_tile, shared_head, batch);
   const SplitInbox<kDepth, kCluster ? kCluster : 1> inbox(memory + split_ring(kDepth, kTiled));
   if constexpr (kCluster != 0) {
@@ -82,32 +74,28 @@ __device__ inline void split_attention(const Params &p, char *memory) {
   wait_for_earlier();
   const int keys = split_keys(p, batch);
 
-  const int steps = (keys + kStep - 1) / kStep;
+  const int steps = (keys + kStep - 1) / kStep, workers = splits * kWarps, first = split * kWarps + warp;
   auto load_bias = [&](uint32_t (&to)[kTiles][2], int step) {
     if (p.bias == nullptr || step >= steps) return;
-    const int key = step * kStep;
-    const bool is_whole = p.pairs && key + kStep <= keys;
+    const int key = step * kStep + 2 * t;
+    const bool is_whole = p.pairs && (step + 1) * kStep <= keys;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       if (i == 1 && !both) continue;
       if (is_whole) {
+        const uint16_t *from = static_cast<const uint16_t *>(p.bias) + mine[i].bias + key;
 #pragma unroll
-        for (int j = 0; j < kTiles; j++) to[j][i] = *reinterpret_cast<const uint32_t *>(biases[i] + key + 8 * j);
+        for (int j = 0; j < kTiles; j++) to[j][i] = *reinterpret_cast<const uint32_t *>(from + 8 * j);
       } else {
 #pragma unroll
-        for (int j = 0; j < kTiles; j++) {
-          const int at = 8 * j + 2 * t, left = keys - key - at;
-          to[j][i] = split_no_bias<Type>();
-          if (left > 0) to[j][i] = biases[i][key + 8 * j] | (split_no_bias<Type>() & 0xffff0000u);
-          if (left > 1) to[j][i] = (to[j][i] & 0xffffu) | uint32_t(biases[i][key + 8 * j + 1]) << 16;
-        }
+        for (int j = 0; j < kTiles; j++) to[j][i] = split_bias<Type>(p, mine[i], key + 8 * j, keys);
       }
     }
   };
-  // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read. The first is not asked: it
-  // is on its way to the L2 cache already.
+  // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read. The first is not asked:
+  // it is on its way to the L2 cache already.
   auto is_live = [&](const uint32_t (&of)[kTiles][2], int step) {
-    if (p.bias == nullptr || step >= steps) return step < steps;
+    if (p.bias == nullptr || step == first || step >= steps) return step < steps;
     bool any = false;
 #pragma unroll
     for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(of[j][0]) || (both && !is_masked<Type>(of[j][1]));
@@ -140,64 +128,124 @@ __device__ inline void split_attention(const Params &p, char *memory) {
     sync_warp();
   };
 
+  uint32_t ahead[kTiles][2] = {}, bias[kTiles][2] = {};
+  const bool begins = first < steps;
+  if (begins) copy(ring, barriers, first);
+  load_bias(ahead, first + workers);
+
   // Of rows that do not exist, those of the last one; of dims, zeros: keys may have no numbers there.
   auto query = [&](int i, int chunk) {
-    if (32 * chunk + 8 * t >= p.depth || (i == 1 && !both)) return make_uint4(0, 0, 0, 0);
-    return *reinterpret_cast<const uint4 *>(queries[i] + 32 * chunk);
+    const int dim = 32 * chunk + 8 * t;
+    if (dim >= p.depth || (i == 1 && !both)) return make_uint4(0, 0, 0, 0);
+    return *reinterpret_cast<const uint4 *>(static_cast<const Storage *>(p.q) + mine[i].q + dim);
   };
-  SplitState<Type, kDepth> state(p, mine, both);
-  // Steps are copied kStages ahead. The bias of a step is read twice: ahead of its keys, for whether to copy them, and a
-  // step before its scores.
-  uint32_t ahead[kTiles][2] = {}, bias[kTiles][2] = {};
-  int copied = first + workers, live = first < steps;
-  if (live) copy(ring, barriers, first);
-  load_bias(bias, first);
-  load_bias(ahead, copied);
-  auto copy_next = [&](int stage) {
-    const bool is = is_live(ahead, copied);
-    live = is ? live | 1 << stage : live & ~(1 << stage);
-    if (is) copy(ring + stage * kStage, barriers + stage, copied);
-    copied += workers;
-    load_bias(ahead, copied);
-  };
-#pragma unroll 1
-  for (int stage = 1; stage < kStages; stage++) copy_next(stage);
-
   uint4 q[kKeepsQ ? kChunks : 1][2];
   if constexpr (kKeepsQ) {
 #pragma unroll
     for (int c = 0; c < kChunks; c++) q[c][0] = query(0, c), q[c][1] = query(1, c);
   }
 
-  int stage = 0, phases = 0;
+  // One turn reads a step, and begins to copy the one that is kStages later into its place. The bias of a step is read
+  // twice: ahead of its keys, for whether to copy them, and for its scores.
+  float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
+  int copied = first + workers, stage = 1 % kStages, live = begins << (kStages - 1), phases = 0;
 #pragma unroll 1
-  for (int step = first; step < steps; step += workers) {
+  for (int step = first - (kStages - 1) * workers; step < steps; step += workers) {
     char *const own = ring + stage * kStage;
     uint64_t *const barrier = barriers + stage;
-    if (live >> stage & 1) {
+    if (live & 1) {
+      load_bias(bias, step);
+      float scores[kTiles][4] = {};
       wait_for_tiles(barrier, phases >> stage & 1);
       phases ^= 1 << stage;
       if (p.lengths != nullptr && (step + 1) * kStep > keys) clear_values(own + kValues, keys - step * kStep);
       const char *const own_keys = own + g * kTileRowBytes, *const own_values = own + kValues + t * 2 * kTileRowBytes;
-      state.add(
-          step * kStep, keys, bias, step == first,
-          [&](int i, int c) { return kKeepsQ ? q[kKeepsQ ? c : 0][i] : query(i, c); },
-          [&](int c, int j) {
-            const int piece = ((t + c % 2 * 4) ^ g) * 16, at = c / 2 * kTile + j * 8 * kTileRowBytes + piece;
-            return *reinterpret_cast<const uint4 *>(own_keys + at);
-          },
-          [&](int i, int c, int n) {
+#pragma unroll
+      for (int c = 0; c < kChunks; c++) {
+        const uint4 q0 = kKeepsQ ? q[kKeepsQ ? c : 0][0] : query(0, c),
+                    q1 = kKeepsQ ? q[kKeepsQ ? c : 0][1] : query(1, c);
+#pragma unroll
+        for (int j = 0; j < kTiles; j++) {
+          const int piece = ((t + c % 2 * 4) ^ g) * 16, at = c / 2 * kTile + j * 8 * kTileRowBytes + piece;
+          const uint4 x = *reinterpret_cast<const uint4 *>(own_keys + at);
+          mma<Type>(scores[j], q0.x, q1.x, q0.y, q1.y, x.x, x.y);
+          mma<Type>(scores[j], q0.z, q1.z, q0.w, q1.w, x.z, x.w);
+        }
+      }
+      split_scale(p, scores);
+      split_mask<Type>(p, mine, scores, bias, step * kStep + 2 * t, keys, (step + 1) * kStep <= keys);
+      uint32_t a[kTiles][2] = {};
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        if (i == 1 && !both) continue;
+        float top = most[i];
+#pragma unroll
+        for (int j = 0; j < kTiles; j++) top = fmaxf(top, fmaxf(scores[j][2 * i], scores[j][2 * i + 1]));
+        top = fmaxf(top, shuffle_xor(top, 1));
+        top = fmaxf(top, shuffle_xor(top, 2));
+        const float base = top == -INFINITY ? 0.0f : top, factor = exp2_of((most[i] - base) * kLog2OfE);
+        most[i] = top, total[i] *= factor;
+#pragma unroll
+        for (int j = 0; j < kTiles; j++) {
+          const float left = exp2_of((scores[j][2 * i] - base) * kLog2OfE);
+          const float right = exp2_of((scores[j][2 * i + 1] - base) * kLog2OfE);
+          total[i] += left + right, a[j][i] = pack<Type>(left, right);
+        }
+        if (step == first) continue;  // there are no sums yet
+#pragma unroll
+        for (int c = 0; c < kSpans; c++) {
+#pragma unroll
+          for (int j = 0; j < 8; j++) acc[c][j][2 * i] *= factor, acc[c][j][2 * i + 1] *= factor;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kStep / 16; i++) {
+#pragma unroll
+        for (int c = 0; c < kSpans; c++) {
+          uint4 x[4];
+#pragma unroll
+          for (int n = 0; n < 4; n++) {
             const int row = 16 * i + n / 2 * 8 + n % 2, piece = (g ^ (2 * t + n % 2)) * 16;
-            return *reinterpret_cast<const uint4 *>(own_values + c * kTile + row * kTileRowBytes + piece);
-          });
+            x[n] = *reinterpret_cast<const uint4 *>(own_values + c * kTile + row * kTileRowBytes + piece);
+          }
+          split_add_values<Type>(acc[c], a[2 * i], a[2 * i + 1], x);
+        }
+      }
     }
-    load_bias(bias, step + workers);
-    copy_next(stage);
+    const bool is = is_live(ahead, copied);
+    live = live >> 1 | is << (kStages - 1);
+    if (is) copy(own, barrier, copied);
     stage = stage + 1 < kStages ? stage + 1 : 0;
+    copied += workers;
+    load_bias(ahead, copied);
   }
   __syncthreads();  // the ring becomes room for partial sums
-  const SplitWarps<kWarps> warps(memory, rows, rows * int(p.row_quads.divisor));
-  state.store(warps);
+
+  const int row_quads = int(p.row_quads.divisor);
+  const SplitWarps<kWarps> warps(memory, rows, rows * row_quads);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = g + 8 * i;
+    if (i == 1 && !both) continue;
+    total[i] += shuffle_xor(total[i], 1);
+    total[i] += shuffle_xor(total[i], 2);
+    if (row >= rows) continue;
+    float4 *const to = warps.sums + warp * warps.quads + row * row_quads;
+#pragma unroll
+    for (int c = 0; c < kSpans; c++) {
+#pragma unroll
+      for (int n = 0; n < 2; n++) {
+        const int dim = 64 * c + 16 * t + 8 * n;  // of eight
+        if (dim >= p.value_depth) continue;
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+          to[(dim + j) / 4] = make_float4(acc[c][j][2 * i + n], acc[c][j + 1][2 * i + n], acc[c][j + 2][2 * i + n],
+                                          acc[c][j + 3][2 * i + n]);
+        }
+      }
+    }
+    if (t == 0) warps.stats[warp * rows + row] = make_float2(most[i], total[i]);
+  }
   __syncthreads();
 
   auto sum_of_warps = [&](int quad) { return warps.sum(quad, quotient(quad, p.row_quads)); };

@@ -111,7 +111,7 @@ struct SplitShare {
       : p(p), rows(rows), first(blockIdx.x % kShares), row_tile(row_tile), shared_head(shared_head), batch(batch) {
     const int quads = rows * int(p.row_quads.divisor);
     count = (quads + kShares - 1 - first) / kShares, size = (quads + kShares - 1) / kShares;
-    own = target(threadIdx.x), compute_now(own);
+    own = target(threadIdx.x);
   }
   __device__ inline int row(int place) const { return quotient(place * kShares + first, p.row_quads); }
   __device__ inline Storage *target(int place) const {

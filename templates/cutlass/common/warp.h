@@ -71,13 +71,6 @@ __device__ inline uint4 load_once(const void *from) {
   return x;
 }
 
-/* Has an address of global memory computed here, and not where it is used. */
-template <class Value>
-__device__ inline void compute_now(Value *&address) {
-  asm volatile("" : "+l"(address));
-  __builtin_assume(__isGlobal(address));
-}
-
 /* Fetches what is there into the L2 cache. */
 __device__ inline void prefetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 

@@ -21,8 +21,6 @@ inline uint4 load_once(const void *from) {
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || !simt::is_readable(from, 16)) abort();
   return *static_cast<const uint4 *>(from);
 }
-template <class Value>
-inline void compute_now(Value *&) {}
 /* Copies are made as late as a kernel allows: when it waits for them. */
 inline void copy_async(uint4 *to, const void *from, bool exists) {
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0) abort();
