@@ -17,6 +17,7 @@ from packager.graph.dataflow import bindings_of, called_function, operator_of
 from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
+from packager.lower.cuda.algorithms.few_best import levels_of
 from packager.lower.cuda.algorithms.sorted_scatter import sort_scatters
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import FLATTEN, FUSE, _make_kernels
@@ -124,12 +125,12 @@ def test_the_best_of_several_tiles(rows: Any, size: int, k: int, most: int) -> N
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize(("dtype", "size", "k"), [("float16", 5003, 7), ("float32", 3000, 20), ("uint8", 4000, 3)])
-def test_the_few_best_of_long_rows_are_of_the_best_groups(dtype: str, size: int, k: int, largest: bool) -> None:
+@pytest.mark.parametrize(("dtype", "size", "k"), [("float16", 5003, 7), ("float32", 3000, 20), ("uint8", 70_001, 3)])
+def test_the_few_best_of_rows_are_found_by_ranks(dtype: str, size: int, k: int, largest: bool) -> None:
     _, functions = legalized(
         lambda x: sorting.top_k(x, tirx.IntImm("int64", k), largest, size), relax.TensorType([2, size], dtype)
     )
-    assert any("best_of_groups" in str(function) for function in functions)
+    assert any("rank_0" in str(function) for function in functions)
     run = compiled(
         lambda x: sorting.top_k(x, tirx.IntImm("int64", k), largest, size), relax.TensorType([2, size], dtype)
     )
@@ -148,6 +149,27 @@ def test_the_few_best_of_long_rows_are_of_the_best_groups(dtype: str, size: int,
     if dtype.startswith("float"):
         numbers[0, 5::97], numbers[1, -1] = np.nan, -np.inf
         np.testing.assert_array_equal(run(numbers)[1], best(numbers, k, largest))
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "k", "kind", "levels"),
+    [
+        (8, 1000, 5, "int32", 0),
+        (8, 50_000, 100, "int32", 2),
+        (1, 1_000_000, 100, "int32", 2),
+        (1, 2000, 2000, "int32", 0),
+        (1, 50_000, 10_000, "int32", None),  # not few
+        (100_000, 2000, 1000, "int32", None),  # too many comparisons
+        (8, 50_000, 100, "int64", None),  # no room for an index
+        (8, N, 100, "int32", None),
+    ],
+)
+def test_levels_of_groups_take_the_fewest_comparisons(
+    rows: int, size: Any, k: int, kind: str, levels: int | None
+) -> None:
+    extents = (tirx.IntImm("int64", n) if isinstance(n, int) else n for n in (rows, size, k))
+    found = levels_of(*extents, kind)
+    assert (found if found is None else len(found)) == levels
 
 
 def test_positions_of_what_is_set() -> None:
