@@ -225,7 +225,7 @@ def suppressed(boxes: Any, scores: Any, limit: float, floor: float, most: int, c
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-@pytest.mark.parametrize(("centered", "bound"), [(False, 300), (True, 1500)])
+@pytest.mark.parametrize(("centered", "bound"), [(False, 300), (True, 5000)])
 def test_suppression_of_boxes(centered: bool, bound: int) -> None:
     one, kept = tirx.IntImm("int64", 1), tirx.IntImm("int64", 20)
     types = [
