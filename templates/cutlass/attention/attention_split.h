@@ -92,10 +92,10 @@ __device__ inline void split_attention(const Params &p, char *memory) {
       }
     }
   };
-  // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read. The first is not asked:
-  // it is on its way to the L2 cache already.
+  // Whether a step is there, and its bias leaves one of its keys: else nothing of it is read. The first one is not asked,
+  // and is on its way to the L2 cache already.
   auto is_live = [&](const uint32_t (&of)[kTiles][2], int step) {
-    if (p.bias == nullptr || step == first || step >= steps) return step < steps;
+    if (p.bias == nullptr || step >= steps) return step < steps;
     bool any = false;
 #pragma unroll
     for (int j = 0; j < kTiles; j++) any |= !is_masked<Type>(of[j][0]) || (both && !is_masked<Type>(of[j][1]));

@@ -105,7 +105,8 @@ __device__ inline void send_to_block(float2 *place, float2 x, uint64_t *barrier,
                : "memory");
 #endif
 }
-/* Waits for all that is sent to a barrier in its first phase. */
+/* Waits for all that is sent to a barrier in its first phase: what other blocks have done before is seen, for which
+ * the L1 cache is invalidated. Waiting for a block's own tiles must not. */
 __device__ inline void wait_for_sent(uint64_t *barrier) {
 #if __CUDA_ARCH__ >= 900
   uint32_t is_over = 0;

@@ -133,7 +133,7 @@ __device__ inline void release_next() {
 #endif
 }
 
-/* All blocks of the cluster have arrived, and what they wrote before is seen. */
+/* By all threads of a cluster: whoever has waited sees what the others wrote before they arrived. */
 __device__ inline void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");

@@ -7,6 +7,7 @@ are compared with each other.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -42,24 +43,27 @@ def levels_of(rows: Any, size: Any, k: Any, kind: str) -> list[int] | None:
     (of_rows, elements, best), found = map(int, extents), []
     for levels in range(MOST_LEVELS):
         group = 1 << max(round(math.log2(elements / best) / (levels + 1)), 0)
-        counts = [elements]
-        for _ in range(levels):
-            counts.append(-(-counts[-1] // group))
-        ranked = [counts[-1], *[best * group] * levels]
+        groups = [group] * levels
+        last = _counts(elements, groups)[-1]
+        ranked = [last, *[best * group] * levels]
         comparisons = of_rows * sum(count * count for count in ranked)
-        fits = counts[-1] >= best and max(ranked) <= MOST_RANKED and comparisons <= MOST_COMPARISONS
+        fits = last >= best and max(ranked) <= MOST_RANKED and comparisons <= MOST_COMPARISONS
         if fits and (not levels or LEAST_GROUP <= group <= MOST_GROUP):
-            found.append((comparisons / OF_LAUNCH + 2 * levels, levels, group))
-    return [min(found)[2]] * min(found)[1] if found else None
+            found.append((comparisons / OF_LAUNCH + 2 * levels, groups))
+    return min(found)[1] if found else None
+
+
+def _counts(size: int, groups: list[int]) -> list[int]:
+    """Return how many elements each level has, and how many groups the last one."""
+    return [*itertools.accumulate(groups, lambda count, group: -(-count // group), initial=size)]
 
 
 def few_best(nests: Nests, rows: Any, size: int, k: int, order: ByKey, groups: list[int], write: Write) -> None:
     """Write the nests that find the ``k`` best elements of rows; of equal elements the first ones are the best."""
-    largest, counts = order.largest_first, [size]
+    largest, counts = order.largest_first, _counts(size, groups)
     keys: list[At] = [order.key]
     for number, group in enumerate(groups):
-        counts.append(-(-counts[-1] // group))
-        keys.append(_best_of_groups(nests, number, rows, counts[-2:], keys[-1], order, group))
+        keys.append(_best_of_groups(nests, number, rows, counts[number : number + 2], keys[-1], order, group))
     chosen: Any = None
     for level in range(len(groups), -1, -1):
         of_group = groups[level] if level < len(groups) else 1
@@ -104,15 +108,19 @@ def _best_of_groups(nests: Nests, number: int, rows: Any, counts: list[int], key
     return lambda row, which: bests[row * groups + which]
 
 
+def _last(*, largest: bool) -> Any:
+    """Return what no element's key and index in 64 bits come after."""
+    return tirx.const(-(2**63) if largest else 2**63 - 1, "int64")
+
+
 def _packed(index_of: At, key: At, count: int, *, largest: bool) -> At:
     """Return key and index of an element in 64 bits, as which no two are equal; one behind the last is the last."""
-    last = tirx.const(-(2**63) if largest else 2**63 - 1, "int64")
 
     def packed(row: Any, place: Any) -> Any:
         index = index_of(row, place)
         high = keep(cast(key(row, tirx.min(index, int64(count - 1))), "int64") << int64(32))
         both = high + (int64(2**31 - 1) - index if largest else index)
-        return tirx.Select(index < count, both, last)
+        return tirx.Select(index < count, both, _last(largest=largest))
 
     return packed
 
@@ -123,7 +131,6 @@ def _rank(
     """Write the nest that ranks ``count`` elements of rows, of which those of ranks below ``k`` are written."""
     shares = THREADS // SLOTS
     parts, share = -(-count // SLOTS), -(-count // shares)
-    last = tirx.const(-(2**63) if largest else 2**63 - 1, "int64")
     with nests.rows(name, rows * parts) as block:
         keys, ranks = shared([shares * share], "int64"), shared([THREADS], "int32")
 
@@ -136,7 +143,7 @@ def _rank(
             row, _ = place_of(thread)
             with T.If(at < shares * share), T.Then():
                 place = keep(tirx.min(cast(at, "int64"), int64(count - 1)))
-                keys[at] = tirx.Select(at < count, keep(packed(row, place)), last)
+                keys[at] = tirx.Select(at < count, keep(packed(row, place)), _last(largest=largest))
         with T.parallel(int32(0), int32(THREADS)) as thread:
             _, place = place_of(thread & (SLOTS - 1))
             own = local(keys[cast(tirx.min(place, int64(count - 1)), "int32")])
