@@ -20,6 +20,7 @@ from packager.lower.conditional_loads import simplify_conditional_loads
 from packager.lower.cpu.kernels import lower_kernels
 from packager.lower.cpu.pack_weights import pack_weights
 from packager.lower.cpu.schedule import schedule as schedule_cpu
+from packager.lower.cuda.algorithms.best_index import legalize_best_index
 from packager.lower.cuda.algorithms.column_softmax import legalize_column_softmax
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
@@ -109,6 +110,8 @@ CPU_LEGALIZERS = {
     sorting.SUPPRESS: legalize_non_max_suppression,
 }
 CUDA_LEGALIZERS = {
+    "relax.argmax": legalize_best_index,
+    "relax.argmin": legalize_best_index,
     "relax.take": legalize_fused_take,
     "relax.nn.softmax": legalize_column_softmax,
     "relax.nn.log_softmax": legalize_column_softmax,

@@ -824,6 +824,14 @@ def test_what_no_rule_looks_at_is_bound_to_threads_all_the_same(make: Callable[.
         lower(schedule_cuda(primfunc, TARGET))
 
 
+@pytest.mark.parametrize("shape", [(60_000,), (8, 64, 100), ("n", 100)])
+def test_a_mean_of_everything_is_shared_by_threads(shape: tuple[Any, ...]) -> None:
+    """What divides the sum has no loop: one thread added up everything."""
+    (primfunc,) = functions(R.mean, (shape, F))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert "__shfl_down_sync" in source
+
+
 def test_a_reduction_that_nothing_reads_is_computed_once() -> None:
     """A weight of zero leaves a pooling that nothing reads: each thread block computed all of it, in 123 ms."""
 

@@ -42,7 +42,7 @@ from packager.lower.legalize.scatter import REDUCTIONS, inside
 # Of fewer slices each thread reads all indices.
 MANY = 256
 # Slices that a thread loads at a time.
-AT_ONCE = 4
+AT_ONCE = 8
 # Where a place has so many slices on average, and threads would not fill a GPU, parts of them are added up apart.
 CROWDED, PART, MOST_PARTS, FULL_GPU = 64, 16, 64, 1 << 16
 # Elements of vectors that are added up in float32.
@@ -240,20 +240,26 @@ def scatter_sorted(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         begin = keep(which * (shape[axis] + 1) + place)
         first = keep(starts[begin])
         last = keep(starts[begin + 1])
+        following = locals_of(AT_ONCE, "int32")  # what is read while the slices before are added up
+
+        def follow(place: Any) -> None:
+            for number in range(AT_ONCE):
+                at_most = cast(tirx.max(tirx.min(place + number, last - 1), 0), "int64")
+                following[number] = order[which * nests.extents[3][axis] + at_most]
+
+        follow(first)
         with T.serial(int32(0), (last - first + (AT_ONCE - 1)) // AT_ONCE) as step:
             # Several at a time, so that a thread waits for all of their loads together.
-            places = [keep(first + step * AT_ONCE + number) for number in range(AT_ONCE)]
-            at_most = [cast(tirx.min(own, last - 1), "int64") for own in places]
-            sources = [keep(order[which * nests.extents[3][axis] + place]) for place in at_most]
-            found = [locals_of(width, wide) for _ in places]
+            sources = [keep(following[number]) for number in range(AT_ONCE)]
+            place_of = keep(first + step * AT_ONCE)
+            follow(place_of + AT_ONCE)
+            found = [locals_of(width, dtype) for _ in sources]
             for source, taken in zip(sources, found, strict=True):
                 with vector(width) as lane:
-                    update = new[element((*outer, cast(source, "int64"), *columns), lane)]
-                    taken[lane] = cast(update, wide)
-            for own, taken in zip(places, found, strict=True):
-                is_own = own < last
-                with T.If(is_own), T.Then(), vector(width) as lane:
-                    held[lane] = combine(held[lane], taken[lane])
+                    taken[lane] = new[element((*outer, cast(source, "int64"), *columns), lane)]
+            for number, taken in enumerate(found):
+                with T.If(place_of + number < last), T.Then(), vector(width) as lane:
+                    held[lane] = combine(held[lane], cast(taken[lane], wide))
         with vector(width) as lane:
             into[element(at, lane)] = cast(held[lane], dtype)
     function = nests.primfunc().with_attr("op_pattern", SUMS)

@@ -149,7 +149,7 @@ def _check(sch: s_tir.Schedule, block: Any, first: Any, rows: Rows) -> None:
             raise ScheduleError("reductions differ in shape")
     elif not is_spatial(sch, block) or not (full or only_rows()):
         raise ScheduleError("a block iterates over another shape than the reduction")
-    if len(sch.get(block).iter_vars) != len(sizes):
+    if sizes and len(sch.get(block).iter_vars) != len(sizes):  # a scalar has a variable, and no loop
         raise ScheduleError("loops and block variables do not correspond")
 
 
