@@ -84,7 +84,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         im2col_inputs = num_inputs if wanted.im2col else None
         tidy = apply(TIDY, to_last_axis(module, of_images=True))
         volumes = find_volumes(tidy, num_inputs, wanted)
-        module = to_channels_last(tidy, im2col_inputs=im2col_inputs, padded_rows=wanted.padded_rows, volumes=volumes)
+        module = to_channels_last(tidy, im2col_inputs=im2col_inputs, wanted=wanted, volumes=volumes)
         if wanted.planar_convolutions:
             module = pad_channels(apply(TIDY, module), num_inputs)
     elif wanted.channels_last:

@@ -14,6 +14,7 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, bindings_of, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_call, rebuild_main, with_main
+from packager.ir.preparation import Preparation
 from packager.transforms.layout.channel_patterns import (
     VIEWS,
     find_flattened,
@@ -22,11 +23,21 @@ from packager.transforms.layout.channel_patterns import (
     find_unflattened,
 )
 from packager.transforms.layout.computed_filters import is_worth_permuting
-from packager.transforms.layout.im2col import find_im2col
 from packager.transforms.layout.image_norms import is_image_norm, write_image_norm
-from packager.transforms.layout.layouts import CONVOLUTIONS, ELEMENTWISE, FIRST, LAST, last_axis, to_first, to_last
+from packager.transforms.layout.layouts import (
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    FIRST,
+    LAST,
+    last_axis,
+    permuted,
+    to_first,
+    to_last,
+)
 from packager.transforms.layout.movement import enlarges_a_result, move_last
-from packager.transforms.layout.padded_rows import find_padded_rows
+from packager.transforms.layout.windows.im2col import find_im2col
+from packager.transforms.layout.windows.padded_rows import find_padded_rows
+from packager.transforms.layout.windows.row_windows import find_row_windows
 
 POOLINGS = tuple(f"nn.{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg") for n in (1, 2, 3))
 # What is converted on a GPU, where kernels with channels last are of two dimensions.
@@ -43,7 +54,7 @@ def to_channels_last(
     num_inputs: int | None = None,
     *,
     im2col_inputs: int | None = None,
-    padded_rows: bool = False,
+    wanted: Preparation | None = None,
     volumes: IdentitySet | None = None,
 ) -> tvm.IRModule:
     """Convert convolutions and poolings of ``main`` to channels last; its parameters and results keep their layouts.
@@ -51,14 +62,12 @@ def to_channels_last(
     By default only 2-D ones and ``volumes`` are converted, poolings only after convolutions. With ``num_inputs``, the
     number of parameters before the constants, all are, 2-D poolings wherever they are, and convolutions whose weights
     depend on inputs only if it is worth that these are permuted in every run. With ``im2col_inputs``, also a number of
-    inputs, convolutions with few channels are lowered to im2col + matmul, or with ``padded_rows`` padded.
+    inputs, convolutions with few channels are lowered to im2col + matmul, or as backends want them.
     """
-    main = module["main"]
-    names = {operator_of(binding.value) for binding in bindings_of(main)}
-    wanted = {"nn.conv2d"} if num_inputs is None else {*CONVOLUTIONS, *POOLINGS, "mean"}
-    if not names & wanted and not volumes:
+    names = {operator_of(binding.value) for binding in bindings_of(module["main"])}
+    if not names & ({"nn.conv2d"} if num_inputs is None else {*CONVOLUTIONS, *POOLINGS, "mean"}) and not volumes:
         return module
-    return _Converter(module, num_inputs, im2col_inputs, padded_rows, volumes or IdentitySet()).convert()
+    return _Converter(module, num_inputs, im2col_inputs, wanted or Preparation(), volumes or IdentitySet()).convert()
 
 
 class _Converter:
@@ -69,9 +78,14 @@ class _Converter:
     """
 
     def __init__(
-        self, module: tvm.IRModule, num_inputs: int | None, im2col_inputs: int | None, rows: bool, volumes: IdentitySet
+        self,
+        module: tvm.IRModule,
+        num_inputs: int | None,
+        im2col_inputs: int | None,
+        wanted: Preparation,
+        volumes: IdentitySet,
     ) -> None:
-        self.module, self.padded_rows, self.volumes = module, rows, volumes
+        self.module, self.wanted, self.volumes = module, wanted, volumes
         self.main = main = module["main"]
         self.builder = relax.BlockBuilder()
         self.flow = Dataflow(main)
@@ -113,14 +127,15 @@ class _Converter:
 
     def _in_first(self, variable: Any) -> Any:
         if variable not in self.first:
-            self.first[variable] = self.builder.emit(_permuted(self.last[variable], to_first(_rank(variable))))
+            self.first[variable] = self.builder.emit(permuted(self.last[variable], to_first(_rank(variable))))
         return self.first[variable]
 
     def _in_last(self, variable: Any) -> Any:
         if variable not in self.last:
             source = self._source_with_channels_last(self.flow.value(variable))
-            permuted = _permuted(self._rewritten(variable), to_last(_rank(variable))) if source is None else source
-            self.last[variable] = self.builder.emit(permuted)
+            if source is None:
+                source = permuted(self._rewritten(variable), to_last(_rank(variable)))
+            self.last[variable] = self.builder.emit(source)
         return self.last[variable]
 
     def _source_with_channels_last(self, call: Any) -> Any | None:
@@ -215,16 +230,16 @@ class _Converter:
         if self.constants is not None and call.args[1] not in self.constants and not is_worth_permuting(call):
             return None
         last = self._prefers_last(call.args[0])
-        padded = find_padded_rows(call, self.filters, last=last) if self.padded_rows and rank == 4 else None
+        padded = find_padded_rows(call, self.filters, last=last) if self.wanted.padded_rows and rank == 4 else None
         if padded is not None:
             read = self._in_last if padded.reads_last else self._rewritten
             image = padded.image(self.builder, read(call.args[0]))
             return padded.convolve(self.builder, call, image, self._rewritten(call.args[1]))
-        windows = find_im2col(call, self.filters, last=last) if self.filters else None
+        rows = find_row_windows(call, self.filters, last=last) if self.wanted.volume_windows and rank == 5 else None
+        windows = rows or (find_im2col(call, self.filters, last=last) if self.filters else None)
         if windows is not None:
             data = self._in_last(call.args[0]) if last else self._rewritten(call.args[0])
-            rows = self.builder.emit_te(windows.gather, data, primfunc_name_hint="gather_windows")
-            return relax.op.matmul(rows, windows.matrix(self.builder, self._rewritten(call.args[1])))
+            return windows.convolve(self.builder, call, data, self._rewritten(call.args[1]))
         weight = self.builder.emit(relax.op.permute_dims(self._rewritten(call.args[1]), to_last(rank)))
         layout, kernel_layout = LAST[rank]
         data = self._in_last(call.args[0])
@@ -265,20 +280,6 @@ def _overlaps(call: relax.Call) -> bool:
     """Whether windows of a pooling overlap: each element is read often, by vectors with channels last."""
     sizes, strides = getattr(call.attrs, "pool_size", ()), getattr(call.attrs, "strides", ())
     return any(int(size) > int(stride) for size, stride in zip(sizes, strides, strict=True))
-
-
-def _permuted(data: Any, axes: list[int]) -> Any:
-    """Permute a tensor to the other layout; a reshape if it has one channel or one pixel."""
-    shape = shape_of(data)
-    if shape is not None:
-        rank = len(shape)
-        extents = [shape[axis] for axis in axes]
-        channels = rank - 1 if axes == to_last(rank) else 1
-        places = [axis for axis in range(1, rank) if axis != channels]
-        for ones in ([channels], places):
-            if all(isinstance(extents[axis], int) and extents[axis] == 1 for axis in ones):
-                return relax.op.reshape(data, extents)
-    return relax.op.permute_dims(data, axes)
 
 
 def _rank(value: Any) -> int:

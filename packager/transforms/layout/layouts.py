@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tvm import relax
+
+from packager.graph.dataflow import shape_of
+
 # Layouts of data and filters by rank: channels first, then last.
 FIRST = {3: ("NCW", "OIW"), 4: ("NCHW", "OIHW"), 5: ("NCDHW", "OIDHW")}
 LAST = {3: ("NWC", "OWI"), 4: ("NHWC", "OHWI"), 5: ("NDHWC", "ODHWI")}
@@ -29,3 +35,17 @@ def to_first(rank: int) -> list[int]:
 def last_axis(axis: int, rank: int) -> int:
     """Return the axis of N...C for an axis of NC..., which may count from the end."""
     return to_first(rank)[axis % rank]
+
+
+def permuted(data: Any, axes: list[int]) -> Any:
+    """Permute a tensor to the other layout; a reshape if it has one channel or one pixel."""
+    shape = shape_of(data)
+    if shape is not None:
+        rank = len(shape)
+        extents = [shape[axis] for axis in axes]
+        channels = rank - 1 if axes == to_last(rank) else 1
+        places = [axis for axis in range(1, rank) if axis != channels]
+        for ones in ([channels], places):
+            if all(isinstance(extents[axis], int) and extents[axis] == 1 for axis in ones):
+                return relax.op.reshape(data, extents)
+    return relax.op.permute_dims(data, axes)

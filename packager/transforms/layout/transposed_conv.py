@@ -33,7 +33,7 @@ from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_operands, rebuild_main, with_main
 from packager.transforms.layout.channel_chain import chain_after
 from packager.transforms.layout.output_phases import Axis, AxisPlan, Channels, Part, plan_axes
-from packager.transforms.layout.overlapping_windows import CONVOLUTIONS, add_windows, overlaps
+from packager.transforms.layout.windows.overlapping_windows import CONVOLUTIONS, add_windows, overlaps
 
 LAYOUTS = {"nn.conv1d_transpose": "NCW", "nn.conv2d_transpose": "NCHW", "nn.conv3d_transpose": "NCDHW"}
 

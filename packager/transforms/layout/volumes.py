@@ -12,12 +12,10 @@ from packager.graph.dataflow import bindings_of, computed_from_constants, operat
 from packager.graph.identity import IdentitySet
 from packager.graph.products.conv2d import Convolution
 from packager.ir.preparation import Preparation
-from packager.transforms.layout.im2col import ITEMSIZE, find_im2col, known_extents
 from packager.transforms.layout.layouts import FIRST
+from packager.transforms.layout.windows.im2col import ITEMSIZE, find_im2col, known_extents
+from packager.transforms.layout.windows.row_windows import VECTOR, find_row_windows, is_within_reach
 
-# Channels and filters of half precision that TMA reads, and how far the corners of windows may be from an element.
-VECTOR = 8
-LARGEST_REACH = 15
 # What the windows of few channels may take in memory, of one volume.
 MOST_BYTES = 1 << 28
 
@@ -47,9 +45,12 @@ def _is_taken(call: Any, constants: IdentitySet, wanted: Preparation) -> bool:
         return True
     if wanted.im2col and _is_gathered(call, constants):
         return True
-    reach = [(extent - 1) * step for extent, step in zip(filters[2:], dilation, strict=True)]
-    fits = max(*padding, *reach) <= LARGEST_REACH and max(stride) <= VECTOR
-    return wanted.volume_windows and dtype in HALVES and fits and image[1] % VECTOR == filters[0] % VECTOR == 0
+    if not wanted.volume_windows:
+        return False
+    if all(find_row_windows(call, constants, last=last) for last in (False, True)):
+        return True
+    divides = image[1] % VECTOR == filters[0] % VECTOR == 0
+    return dtype in HALVES and divides and is_within_reach(call, tuple(filters[2:]))
 
 
 def _is_gathered(call: Any, constants: IdentitySet) -> bool:

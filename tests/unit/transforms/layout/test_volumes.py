@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,15 @@ SHAPES = {
 }
 
 
-def prepared(text: str, folder: Path, **options: Any) -> tuple[onnx.ModelProto, str, Any]:
+def prepared(
+    text: str, folder: Path, shapes: Mapping[str, tuple[int, ...]] = SHAPES, **options: Any
+) -> tuple[onnx.ModelProto, str, Any]:
     """Return a model, the text of what the cutlass backend is shown, and a function that computes that."""
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(HEADER + text)
     used = {name for node in model.graph.node for name in node.input}
-    for name in sorted(used & SHAPES.keys()):
-        array = rng.standard_normal(SHAPES[name], np.float32) / np.prod(SHAPES[name][1:]) ** 0.5
+    for name in sorted(used & shapes.keys()):
+        array = rng.standard_normal(shapes[name], np.float32) / np.prod(shapes[name][1:]) ** 0.5
         model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
     path = folder / "model.onnx"
     onnx.save(model, path)
@@ -91,3 +94,23 @@ def test_windows_of_other_gpus_stay(tmp_path: Path) -> None:
     assert 'kernel_layout="ODHWI"' in text, "of one place"
     _, text, _ = prepared(UNET, tmp_path, precision="fp16", targets=("cuda -arch=sm_90a",))
     assert "NDHWC" not in text
+
+
+@pytest.mark.parametrize(
+    ("channels", "window", "strides", "pads"),
+    [(3, (5, 7, 7), (1, 2, 2), (2, 3, 3)), (1, (3, 3, 7), (2, 1, 3), (0, 1, 5)), (2, (4, 1, 5), (1, 1, 2), (1, 0, 0))],
+)
+def test_rows_of_windows_are_channels(
+    channels: int, window: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...], tmp_path: Path
+) -> None:
+    """All windows of 5 x 7 x 7 of three channels take 245 times as many elements as a row of results."""
+    text = f"""net (float[n,{channels},8,18,20] x) => (float[n,8,d,h,w] y) {{
+      y = Conv <pads = {[*pads, *pads]}, strides = {[*strides]}, dilations = [1, 1, 2]> (x, stem, c)
+    }}"""
+    shapes = {"stem": (8, channels, *window), "c": (8,)}
+    model, shown, run = prepared(text, tmp_path, shapes=shapes, precision="fp16")
+    assert shown.count('layout="NDHWC", kernel_layout') == 1
+    x = np.random.default_rng(1).standard_normal((2, channels, 8, 18, 20), np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,), (got,) = session.run(None, {"x": x}), run(x)
+    assert np.linalg.norm(got - want) / np.linalg.norm(want) < 5e-3

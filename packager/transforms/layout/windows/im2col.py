@@ -51,6 +51,11 @@ class Im2Col:
     piece: int
     length: int
 
+    def convolve(self, builder: relax.BlockBuilder, _call: relax.Call, data: Any, weight: Any) -> relax.Call:
+        """Return the convolution with channels last, as a product."""
+        rows = builder.emit_te(self.gather, data, primfunc_name_hint="gather_windows")
+        return relax.op.matmul(rows, self.matrix(builder, weight))
+
     def gather(self, data: Any) -> Any:
         """Return the im2col tensor [batch, ``result``, length] in TE.
 
@@ -109,11 +114,11 @@ class Im2Col:
         return builder.emit(relax.op.permute_dims(weight))
 
 
-def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2Col | None:
+def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool, width_only: bool = False) -> Im2Col | None:
     """Return the im2col layout of a convolution with channels first, or None if im2col is not profitable.
 
     ``constants`` are variables that depend on no input, among which the filters must be; ``last``: the data is
-    available with channels last.
+    available with channels last. With ``width_only`` rows are those of windows along the width, at all other places.
     """
     attrs, extents = call.attrs, known_extents(call, constants)
     if extents is None:
@@ -122,7 +127,15 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
     full, channels, axes = VECTOR_BYTES // ITEMSIZE[dtype], image[1], len(image) - 2
     if channels >= MANY_CHANNELS or channels % full == 0 or filters[0] % full:
         return None
-    lines, width = math.prod(filters[2:-1]), filters[-1]
+    window, found, before, stride, dilation = (
+        tuple(map(int, axis)) for axis in (filters[2:], result[2:], attrs.padding[:axes], attrs.strides, attrs.dilation)
+    )
+    if width_only:
+        ones, zeros = (1,) * (axes - 1), (0,) * (axes - 1)
+        window, before = (*ones, window[-1]), (*zeros, before[-1])
+        stride, dilation = (*ones, stride[-1]), (*ones, dilation[-1])
+        found = (*image[2:-1], found[-1])
+    lines, width = math.prod(window[:-1]), window[-1]
     pieces, own = (lines, width * channels) if last else (channels * lines, width)
     lengths = {piece: _filled(pieces * piece, full) for piece in (_filled(own, full), own)}
     limits = {piece: pieces * own * (MOST_AT_END if piece == own else MOST_FILLED) for piece in lengths}
@@ -130,21 +143,8 @@ def find_im2col(call: relax.Call, constants: IdentitySet, *, last: bool) -> Im2C
     if not fitting:
         return None
     piece, length = fitting[0]
-    return Im2Col(
-        last,
-        channels,
-        filters[0],
-        tuple(image[2:]),
-        tuple(result[2:]),
-        tuple(filters[2:]),
-        tuple(map(int, attrs.padding[:axes])),
-        tuple(map(int, attrs.strides)),
-        tuple(map(int, attrs.dilation)),
-        pieces,
-        own,
-        piece,
-        length,
-    )
+    sizes = (tuple(image[2:]), found, window, before, stride, dilation)
+    return Im2Col(last, channels, filters[0], *sizes, pieces, own, piece, length)
 
 
 def known_extents(call: relax.Call, constants: IdentitySet) -> tuple[str, Any, Any, Any] | None:

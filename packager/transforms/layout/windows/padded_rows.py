@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from packager.graph.identity import IdentitySet
-from packager.transforms.layout.im2col import ITEMSIZE, MANY_CHANNELS, VECTOR_BYTES, known_extents, masked
+from packager.transforms.layout.windows.im2col import ITEMSIZE, MANY_CHANNELS, VECTOR_BYTES, known_extents, masked
 
 # Channels of the padded image; the fewest that make steps vectors are chosen.
 PIXELS = (2, 4, 8)

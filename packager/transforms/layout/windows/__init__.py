@@ -1,0 +1,1 @@
+"""Convolutions whose windows are gathered before, those with few input channels."""
