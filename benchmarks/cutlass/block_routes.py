@@ -6,7 +6,6 @@ written ``few:KERNEL``, ``COLUMNS:DEQUANTIZE:GEMM`` or, of weights that are floa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from benchmarks.cutlass.block_products import BlockProduct
@@ -46,7 +45,7 @@ def kernels_of(problem: BlockProduct) -> tuple[KernelConfig, KernelConfig, list[
     (few,) = block_kernels(min(problem.m, 16), problem.n, form, RowsForm(DTYPE), fast_math=False)
     floats = DequantizeBlocks(DTYPE, form.bits, blocks_of_unit(form), form.has_zeros)
     shapes = [GemmShape(problem.m, min(columns, problem.n), problem.k, 1) for columns in slices_of(problem)]
-    ranked = [rank_gemm(each, GemmForm(DTYPE, DTYPE), math.gcd(problem.n, problem.k), OPTIONS) for each in shapes]
+    ranked = [rank_gemm(each, GemmForm(DTYPE, DTYPE), (problem.k, problem.n), OPTIONS) for each in shapes]
     return few, floats, [ranking.candidates[0].choices[0].kernel for ranking in ranked]
 
 

@@ -150,7 +150,7 @@ def candidates(problem: Problem) -> list[KernelConfig]:
 
 def _of_product(m: int, n: int, k: int, batch: int, form: GemmForm) -> Ranking:
     """All of them, those too that are estimated to be slow."""
-    return rank_gemm(GemmShape(m, n, k, batch, True), form, math.gcd(n, k), OPTIONS, margin=math.inf)
+    return rank_gemm(GemmShape(m, n, k, batch, True), form, (math.gcd(n, k), n), OPTIONS, margin=math.inf)
 
 
 def _of_attention(problem: Attention) -> Ranking:

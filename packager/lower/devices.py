@@ -40,6 +40,7 @@ from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
 from packager.lower.cuda.fusion.broadcasts import keep_broadcasts_apart
 from packager.lower.cuda.fusion.half_casts import read_half_means
+from packager.lower.cuda.fusion.reductions import join_reductions
 from packager.lower.cuda.fusion.shared_rows import share_rows
 from packager.lower.cuda.fusion.slices import fuse_slices
 from packager.lower.cuda.fusion.updates import fuse_updates
@@ -198,7 +199,7 @@ DEVICES = {
             fuse_updates,
             fuse_slices,
         ],
-        share_rows,
+        lambda module, sources: join_reductions(*share_rows(module, sources)),
         (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
         _write_cuda,
     ),

@@ -11,11 +11,10 @@ from tvm.s_tir import ScheduleError
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map
 
-from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import nodes_of
-from packager.lower.blocks import blocks, extents, inline, is_spatial, loads, schedule_of
+from packager.lower.blocks import blocks, extents, inline, is_spatial, schedule_of
+from packager.lower.cuda.fusion.loop_epilogues import fold_epilogue, with_whole_reads
 from packager.lower.cuda.thread_loops import GRID_THREADS
-from packager.lower.tir_loops import whole_region
 
 # Operations of an element from which on it takes long; so few elements that vectors leave multiprocessors idle.
 LONG, FEW = 96, 1 << 20
@@ -29,6 +28,9 @@ def schedule_element_loops(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
         raise ScheduleError("the function reduces")
     inline(sch, lambda _sch, _block: True)
     (block, *others) = blocks(sch)
+    if others and nodes_of(sch.get(block).body, st.For):
+        sch = schedule_of(fold_epilogue(sch.mod["main"]))
+        (block, *others) = blocks(sch)
     if others or not (nodes_of(sch.get(block).body, st.For) or _takes_long(sch, block)):
         raise ScheduleError("the function is not one block with a loop in it, or a long computation")
     outer, thread = sch.split(sch.fuse(*sch.get_loops(block)), [None, GRID_THREADS])
@@ -38,7 +40,7 @@ def schedule_element_loops(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     name = sch.get(block).name_hint
 
     def declared(found: Any) -> Any:
-        return _with_whole_reads(found) if found.name_hint == name else found
+        return with_whole_reads(found) if found.name_hint == name else found
 
     return function.with_body(structural_map(function.body, (s_tir.SBlock, declared)))
 
@@ -49,12 +51,3 @@ def _takes_long(sch: s_tir.Schedule, block: Any) -> bool:
     if not sizes or not all(isinstance(size, int) for size in sizes) or math.prod(sizes) > FEW:
         return False
     return len(nodes_of(sch.get(block).body, *_OPERATIONS)) >= LONG
-
-
-def _with_whole_reads(block: Any) -> Any:
-    """Declare that all of each tensor is read: TVM states regions by the variables in the block."""
-    tensors = IdentitySet(load.source for load in loads(block.body) if load.source.scope() == "global")
-    reads = [whole_region(tensor) for tensor in tensors]
-    return s_tir.SBlock(
-        block.iter_vars, reads, block.writes, block.name_hint, block.body, alloc_buffers=block.alloc_buffers
-    )

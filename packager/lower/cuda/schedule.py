@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tvm
@@ -59,15 +59,26 @@ def schedule_cuda(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> tirx.Pr
         return simplify_conditional_loads(_scheduled(name_extents(widen(primfunc))))
 
 
+def rule_of(primfunc: tirx.PrimFunc, target: tvm.target.Target) -> str:
+    """Return the name of the rule that schedules a function; empty if that is dlight's fallback."""
+    with target:
+        return next((rule.__name__ for rule, _ in _by_rules(name_extents(widen(primfunc)))), "")
+
+
 def _scheduled(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
+    found = next((scheduled for _, scheduled in _by_rules(primfunc)), None)
+    return _dlight(primfunc, dlight.gpu.Fallback()) if found is None else found
+
+
+def _by_rules(primfunc: tirx.PrimFunc) -> Iterator[tuple[_Rule, tirx.PrimFunc]]:
+    """Yield each rule that applies, and what it makes of a function."""
     for rule in _RULES:
         try:
             scheduled = rule(primfunc)
         except _NOT_FOR_THIS:
             continue
         if _is_bound(scheduled):
-            return scheduled
-    return _dlight(primfunc, dlight.gpu.Fallback())
+            yield rule, scheduled
 
 
 def _spatial(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:

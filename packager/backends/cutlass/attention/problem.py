@@ -188,7 +188,7 @@ def _add_projection(
     rows = math.prod(extent for extent in projection.rows if isinstance(extent, int))
     static = all(isinstance(extent, int) for extent in projection.rows)
     shape = GemmShape(rows, total, depth, 1, static)
-    ranking = rank_gemm(shape, GemmForm(dtype, dtype, constant=True), math.gcd(depth, columns), options)
+    ranking = rank_gemm(shape, GemmForm(dtype, dtype, constant=True), (depth, columns), options)
     nbytes = functools.reduce(lambda size, extent: extent * size, projection.rows, total * ELEMENTS[dtype].size)
     workspace = group.workspace(nbytes)
     draft = group.add("gemm", ranking)

@@ -123,5 +123,5 @@ def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
     form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
     if conv.is_product:
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
-        return rank_gemm(shape, replace(form, constant=True), math.gcd(conv.filters, conv.channels), options)
+        return rank_gemm(shape, replace(form, constant=True), (conv.channels, conv.filters), options)
     return rank_conv(conv_shape(conv, rows), form, options)

@@ -222,7 +222,7 @@ def _plan(
     shape = GemmShape(most_rows, columns, form.depth, 1)
     gemm_form = GemmForm(problem.dtype, problem.out, False, activation, residual)
     whole = replace(options, split_k_slices=1)
-    ranking = rank_gemm(shape, gemm_form, math.gcd(problem.columns, form.depth), whole)
+    ranking = rank_gemm(shape, gemm_form, (form.depth, problem.columns), whole)
     if not all(by_bits.values()):
         return replace(ranking, candidates=()), None
     few_rows = [(f"of_{rows}", kernels) for rows, kernels in by_bits.items() if known is None]

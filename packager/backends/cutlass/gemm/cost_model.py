@@ -133,15 +133,15 @@ def fastest(kernels: Iterable[Config], time: Callable[[Config], float], margin: 
 
 
 def rank_gemm(
-    shape: GemmShape, form: GemmForm, divisor: int, options: CutlassOptions, *, margin: float = MARGIN
+    shape: GemmShape, form: GemmForm, divisors: tuple[int, int], options: CutlassOptions, *, margin: float = MARGIN
 ) -> Ranking:
-    """Rank the kernels for a product. ``divisor`` divides all extents along which memory is contiguous.
+    """Rank the kernels for a product. ``divisors`` divide the extents along which operands and results are contiguous.
 
     Kernels for sm_90a whose estimate is more than ``margin`` times the best one are left out.
     """
     dtype = multiplied(form.dtype, options)
     size = ELEMENTS[dtype].size
-    alignment = math.gcd(divisor, 16 // size)
+    alignment, out_alignment = (math.gcd(each, 16 // size) for each in divisors)
     narrower = [width for width in (4, 2, 1) if width < alignment] if options.profile_all_alignments else []
 
     fewer = shape.batch == 1 and shape.rows in ROWS_OF_FEW and not form.b_rows
@@ -152,12 +152,14 @@ def rank_gemm(
     def kernels(family: str, alignment: int, margin: float = math.inf) -> list[GemmConfig]:
         tiles = tiles_of(family, dtype, form.out, alignment=alignment, b_rows=form.b_rows, few=fewer)
         made = (GemmConfig(tile, dtype, form.out, alignment, form.b_rows) for tile in tiles if tile.slices == 1)
+        if out_alignment < min(alignment, vector_of(form.out)):
+            made = (replace(config, narrow=out_alignment) for config in made)
         if form.constant and family == "sm90":
             made = (replace(config, early=True) for config in made)
         return fastest(form.apply(made, options), time, margin)
 
     plain = [config for width in (alignment, *narrower) for config in kernels("sm80", width)]
-    aligned = alignment * size == 16 and divisor % vector_of(form.out) == 0
+    aligned = alignment * size == 16 and divisors[1] % vector_of(form.out) == 0
     newest: list[KernelConfig] = [*(kernels("sm90", alignment, margin) if aligned else ())]
     newest += plain if newest and options.profile_all_alignments else []
     problem = form.describe(shape, alignment)

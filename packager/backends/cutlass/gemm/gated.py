@@ -155,4 +155,4 @@ def _rank(problem: GatedProblem, options: CutlassOptions, rows: int, *, normed: 
     form = GemmForm(problem.dtype, problem.dtype, activation=problem.gated.activation, constant=True, gated=True)
     if has_few_rows(problem.rows):
         return rank_few_rows(shape, replace(form, normed=normed), options)
-    return rank_gemm(shape, form, math.gcd(problem.columns, problem.depth), options)
+    return rank_gemm(shape, form, (problem.depth, problem.columns), options)

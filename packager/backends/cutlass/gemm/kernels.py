@@ -134,7 +134,8 @@ class GemmConfig(TiledConfig):
     ``b_rows`` says that b is [k, n], else it is [n, k]. ``early``: it is a constant of the bundle, which an sm90 kernel
     begins to load before earlier kernels are complete. ``alignment`` is the number of elements per access of a and b:
     K, leading dimensions and strides between matrices are multiples of it, and so is N where b is [k, n]; pointers are
-    aligned alike. Bias, c and d are accessed ``out_alignment`` elements at a time. ``residual`` is whether c is read.
+    aligned alike. Bias, c and d are accessed ``out_alignment`` elements at a time: by sm80 kernels ``narrow`` ones
+    unless that is 0. ``residual`` is whether c is read.
     ``gated``: b and bias have twice the columns of d, those of gates, which are activated, and those that these
     multiply, interleaved by eights (gemm_gated.h). Raises ValueError for what the templates do not support.
     """
@@ -149,12 +150,15 @@ class GemmConfig(TiledConfig):
     fast_math: bool = False
     early: bool = False
     gated: bool = False
+    narrow: int = 0
 
     def _wrong(self) -> str:
         if self.gated and (self.residual or self.b_rows or not has_gates(self.tile)):
             return "gates are columns of an sm90 tile of [n, k] with no residual"
         if self.early and (self.b_rows or isinstance(self.tile, Sm80Tile)):
             return "constant matrices are loaded early as [n, k] by TMA"
+        if self.narrow and (isinstance(self.tile, Sm90Tile) or self.narrow not in (1, 2, 4)):
+            return "results of sm80 kernels are accessed 1, 2 or 4 at a time"
         element, size = TYPES[self.dtype], ELEMENTS[self.dtype].size
         if self.out not in element.outputs:
             return f"{self.dtype} makes {', '.join(element.outputs)}"
@@ -174,7 +178,7 @@ class GemmConfig(TiledConfig):
     def out_alignment(self) -> int:
         """Elements per access of bias, c and d."""
         full = vector_of(self.out)
-        return full if isinstance(self.tile, Sm90Tile) else min(self.alignment, full)
+        return full if isinstance(self.tile, Sm90Tile) else min(self.narrow or self.alignment, full)
 
     def workspace_bytes(self, num_sms: int) -> int:
         """Return the size of a problem's workspace."""
@@ -198,6 +202,7 @@ class GemmConfig(TiledConfig):
         types = ELEMENTS[self.dtype].short, ELEMENTS[self.out].short
         parts = ["pk_gemm", self.tile.family, *types, "tt" if self.b_rows else "tn", self.tile.name]
         parts += [f"a{self.alignment}"] if isinstance(self.tile, Sm80Tile) else []
+        parts += [f"d{self.narrow}"] if self.narrow else []
         return "_".join(
             [*parts, self.form_name] + ["c"] * self.residual + ["early"] * self.early + ["gated"] * self.gated
         )

@@ -74,9 +74,8 @@ def can_norm_gemm(problem: MatmulProblem, options: CutlassOptions) -> bool:
 
 
 def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed: bool = False) -> Ranking:
-    numbers = [problem.depth, problem.columns]
-    known = [extent for extent in numbers if isinstance(extent, int)]
-    divisor = math.gcd(*known) if len(known) == len(numbers) else 1
+    depth, columns = (extent if isinstance(extent, int) else 1 for extent in (problem.depth, problem.columns))
+    divisors = (depth if problem.constant else math.gcd(depth, columns), columns)
     shape = GemmShape(
         most(problem.rows),
         most((problem.columns,)),
@@ -88,4 +87,4 @@ def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed
     form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual, problem.constant)
     if normed:
         return rank_few_rows(shape, replace(form, normed=True), options)
-    return rank_gemm(shape, form, divisor, options)
+    return rank_gemm(shape, form, divisors, options)

@@ -19,11 +19,12 @@ from tvm.tirx.buffer import is_buffer_var
 from packager.errors import BackendError
 from packager.graph.control_flow import is_control_flow
 from packager.graph.dataflow import Dataflow, bindings_of, operator_of, same, shape_of, variables_of
-from packager.graph.identity import IdentityMap, IdentitySet, position
+from packager.graph.identity import IdentitySet, position
 from packager.graph.rewrite import with_bindings, with_main
 from packager.ir.model import CallSource
 from packager.ir.primitives import Kernel
 from packager.lower.blocks import blocks, is_aligned, is_reduction, is_spatial, loads, schedule_of
+from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joined_source
 from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.widen_float16 import widen
@@ -33,7 +34,6 @@ from packager.lower.kernels import make_group
 MAX_OPERANDS, MAX_LENGTH = 5, 8192
 # How many calls may stand between both: rows that are read much later would take memory until then.
 REACH = 16
-MAX_NAME, _PREFIX = 200, "fused_"
 _Sourced: TypeAlias = tuple[Any, CallSource]
 
 
@@ -97,7 +97,7 @@ class _Merger:
             if binding.var in readers and len(read) == 1 and made.var in read:
                 pair = self._pair(made, binding)
                 if pair is not None:
-                    both = CallSource((*source.ops, *own.ops), tuple(dict.fromkeys((*source.nodes, *own.nodes))))
+                    both = joined_source(source, own)
                     call, *parts = self._bindings(pair)
                     after = [*((part, CallSource((), ())) for part in parts), *after]
                     return [*bindings[:place], *before, (call, both), *after, *bindings[end:]]
@@ -150,40 +150,15 @@ class _Merger:
 
     def _joined(self, made: Any, reduced: Any, operands: Sequence[Any], *, apart: bool) -> Any:
         """Return the function of both calls, in the module; None if it has no schedule of rows in registers."""
-        function = _fused(self.module, made, reduced, operands, apart=apart)
+        results = (made.var, reduced.var) if apart else (reduced.var,)
+        function = join_calls(self.module, (made, reduced), operands, results)
         try:
             with TRIAL_GPU:
                 group = make_group("rows", schedule_row_reduction(widen(function)), "cuda")
             lower_cuda_kernels([each for each in group.functions if isinstance(each, Kernel)], TRIAL_GPU)
         except (ScheduleError, tvm.error.InternalError, BackendError):
             return None
-        first, second = (str(each.value.args[0].name_hint) for each in (made, reduced))
-        name = f"fused_{first.removeprefix(_PREFIX)}_{second.removeprefix(_PREFIX)}"
-        return self.builder.add_func(function, name[:MAX_NAME])
-
-
-def _fused(module: tvm.IRModule, made: Any, reduced: Any, operands: Sequence[Any], *, apart: bool) -> Any:
-    """Return the PrimFunc of two calls, fused by TVM."""
-    builder = relax.BlockBuilder()
-    functions = [builder.add_func(module[each.value.args[0]], f"part{n}") for n, each in enumerate((made, reduced))]
-    inner = [relax.Var(f"operand{n}", operand.ty) for n, operand in enumerate(operands)]
-    bound = IdentityMap(zip(operands, inner, strict=True))
-    with builder.function("rows", inner, attrs={"Primitive": True}, private=True):
-        with builder.dataflow():
-            for each, function in zip((made, reduced), functions, strict=True):
-                arguments = relax.Tuple([bound[operand] for operand in each.value.args[1].fields])
-                bound[each.var] = builder.emit(relax.call_tir(function, arguments, each.var.ty))
-            last = bound[reduced.var]
-            output = builder.emit_output(relax.Tuple([bound[made.var], last]) if apart else last)
-        builder.emit_func_output(output)
-    outer = [relax.Var(f"operand{n}", operand.ty) for n, operand in enumerate(operands)]
-    with builder.function("main", outer):
-        with builder.dataflow():
-            output = builder.emit_output(relax.Call(builder.get().get_global_var("rows"), outer))
-        builder.emit_func_output(output)
-    joined = relax.transform.FuseTIR()(builder.get())
-    (binding,) = [each for each in bindings_of(joined["main"]) if operator_of(each.value) == "call_tir"]
-    return joined[binding.value.args[0]]
+        return self.builder.add_func(function, joined_name(made, reduced))
 
 
 def _form_of(function: tirx.PrimFunc) -> _Form:

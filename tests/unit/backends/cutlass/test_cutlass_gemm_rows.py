@@ -126,9 +126,15 @@ def names(
 ) -> list[str]:
     shape = GemmShape(rows, 3072, depth, 1, fixed)
     ranking = rank_gemm(
-        shape, GemmForm(dtype, dtype, activation="silu", constant=True), 768, CutlassOptions(arch=archs)
+        shape, GemmForm(dtype, dtype, activation="silu", constant=True), (768, 3072), CutlassOptions(arch=archs)
     )
     return [candidate.name for candidate in ranking.candidates]
+
+
+def test_few_rows_have_any_number_of_columns() -> None:
+    shape, form = GemmShape(8, 10, 768, 1, True), GemmForm("float16", "float16", constant=True)
+    ranking = rank_gemm(shape, form, (768, 10), CutlassOptions(arch=("sm_90a",)))
+    assert ranking.candidates[0].name.startswith("pk_gemm_rows_f16_f16_8_none")
 
 
 def test_few_rows_have_a_kernel_of_their_own() -> None:

@@ -103,12 +103,14 @@ def test_matrices_that_a_kernel_computes_are_never_loaded_early() -> None:
     options = CutlassOptions(arch=("sm_80", "sm_90a"))
     for rows, b_rows in itertools.product((1, 8, 16, 100, 1000), (False, True)):
         shape = GemmShape(rows, 768, 768, 1, has_fixed_rows=True)
-        ranking = rank_gemm(shape, GemmForm("float16", "float16", b_rows), 768, options)
+        ranking = rank_gemm(shape, GemmForm("float16", "float16", b_rows), (768, 768), options)
         assert ranking.candidates
         for choice in (choice for candidate in ranking.candidates for choice in candidate.choices):
             assert isinstance(choice.kernel, GemmConfig)
             assert not choice.kernel.early
-    constant = rank_gemm(GemmShape(100, 768, 768, 1), GemmForm("float16", "float16", constant=True), 768, options)
+    constant = rank_gemm(
+        GemmShape(100, 768, 768, 1), GemmForm("float16", "float16", constant=True), (768, 768), options
+    )
     kernels = [choice.kernel for candidate in constant.candidates for choice in candidate.choices]
     assert {kernel.early for kernel in kernels if choice_is_sm90(kernel)} == {True}
 
