@@ -13,8 +13,8 @@ from tvm_ffi import structural_map
 
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import blocks, extents, inline, is_spatial, schedule_of
-from packager.lower.cuda.fusion.loop_epilogues import fold_epilogue, with_whole_reads
 from packager.lower.cuda.thread_loops import GRID_THREADS
+from packager.lower.loop_epilogues import fold_epilogue, with_whole_reads
 
 # Operations of an element from which on it takes long; so few elements that vectors leave multiprocessors idle.
 LONG, FEW = 96, 1 << 20
