@@ -199,7 +199,7 @@ DEVICES = {
             fuse_updates,
             fuse_slices,
         ],
-        lambda module, sources: join_reductions(*share_rows(module, sources)),
+        lambda module, sources: share_rows(*join_reductions(*share_rows(module, sources))),
         (lambda primfunc: schedule_cuda(primfunc, TRIAL_GPU), _one_element_per_thread, schedule_plain),
         _write_cuda,
     ),

@@ -19,7 +19,7 @@ from tvm.tirx.buffer import is_buffer_var
 
 from packager.errors import BackendError
 from packager.graph.control_flow import is_control_flow
-from packager.graph.dataflow import Dataflow, bindings_of, operator_of, same, shape_of
+from packager.graph.dataflow import Dataflow, bindings_of, extents_of, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet, position
 from packager.graph.rewrite import nodes_of, with_bindings, with_main
 from packager.ir.model import CallSource
@@ -27,12 +27,15 @@ from packager.ir.primitives import Kernel
 from packager.lower.blocks import blocks, inline, is_aligned, is_reduction, is_spatial, loads, schedule_of
 from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joined_source
 from packager.lower.cuda.fusion.patterns import elements_of
+from packager.lower.cuda.fusion.shared_rows import is_rows
 from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
 from packager.lower.cuda.schedule import rule_of, schedule_cuda
 from packager.lower.kernels import make_group
 
 # Functions of more operands may exceed what a kernel takes.
 MAX_OPERANDS = 16
+# The rule of schedules that hold rows.
+ROWS = "_rows"
 _Sourced: TypeAlias = tuple[Any, CallSource]
 
 
@@ -41,7 +44,7 @@ def join_reductions(module: tvm.IRModule, sources: Sequence[CallSource]) -> tupl
     if any(is_control_flow(binding.value) for binding in bindings_of(module["main"])):
         return module, list(sources)
     found = list(sources)
-    for fits in (_Joiner.is_finished, _Joiner.is_fed):
+    for fits in (_Joiner.is_finished, _Joiner.shares_rows, _Joiner.is_fed):
         module, found = _Joiner(module).joined(found, fits)
     return module, found
 
@@ -54,6 +57,7 @@ class _Joiner:
         self.builder = relax.BlockBuilder(module)
         self._functions: dict[Any, Any] = {}
         self._schedules: dict[str, Any] = {}
+        self._rules: dict[str, str] = {}
 
     def joined(
         self, sources: Sequence[CallSource], fits: Callable[[_Joiner, Any, Any], bool]
@@ -82,15 +86,28 @@ class _Joiner:
     def is_finished(self, first: Any, second: Any) -> bool:
         """Whether the first call ends with a reduction, and the second computes each element of one of its result."""
         reduction, last = self._schedule(first), self._schedule(second)
-        if reduction is None or last is None or not same(shape_of(first.var), shape_of(second.var)):
+        if reduction is None or last is None or not same(_long(first.var), _long(second.var)):
             return False
         (*_, end), (block, *others) = blocks(reduction), blocks(last)
         if others or not _is_elementwise(last, block) or not _ends(reduction, end, first.var):
             return False
         return all(_is_own(last, block, load) for load in self._loads(second, first.var, block))
 
+    def shares_rows(self, first: Any, second: Any) -> bool:
+        """Whether the first call reduces rows that the second reads, too: to reduce them again, or to make others."""
+        reduction, last = self._schedule(first), self._schedule(second)
+        if reduction is None or last is None or not any(is_reduction(reduction, each) for each in blocks(reduction)):
+            return False
+        reduces = any(is_reduction(last, each) for each in blocks(last))
+        own = IdentitySet(self._operands(first))
+        both = [shape_of(operand) for operand in self._operands(second) if operand in own]
+        return any(is_rows(shape) and (reduces or same(shape, shape_of(second.var))) for shape in both)
+
     def is_fed(self, first: Any, second: Any) -> bool:
-        """Whether the first call is elementwise, and the second reduces its elements, each of which it reads once."""
+        """Whether the first call is elementwise, and the second reduces its elements.
+
+        It reads each once, or as rows, which registers hold.
+        """
         maker, reduction = self._schedule(first), self._schedule(second)
         if maker is None or reduction is None:
             return False
@@ -100,7 +117,10 @@ class _Joiner:
         if not all(is_aligned(maker, block, load, 1) for load in loads(maker.get(block).body)):
             return False
         read = [(each, load) for each in blocks(reduction) for load in self._loads(second, first.var, each)]
-        return len(read) == 1 and is_reduction(reduction, read[0][0]) and _is_own(reduction, *read[0])
+        if not any(is_reduction(reduction, each) for each, _ in read):
+            return False
+        once = len(read) == 1 or (is_rows(shape_of(first.var)) and self._rule(second) == ROWS)
+        return once and all(_is_own(reduction, *each) for each in read)
 
     def _loads(self, call: Any, operand: Any, block: Any) -> list[Any]:
         """Return the loads of an operand of a call in one of the blocks of its schedule."""
@@ -133,6 +153,13 @@ class _Joiner:
             self._schedules[name] = made
         return self._schedules[name]
 
+    def _rule(self, call: Any) -> str:
+        """Return the name of the rule that schedules a call's function."""
+        name = str(call.value.args[0].name_hint)
+        if name not in self._rules:
+            self._rules[name] = rule_of(self.builder.get()[call.value.args[0]], TRIAL_GPU)
+        return self._rules[name]
+
     def _merged(self, first: Any, second: Any) -> Any:
         """Return the binding of both calls; None if no rule schedules both as one."""
         read = [operand for each in (first, second) for operand in each.value.args[1].fields]
@@ -153,8 +180,7 @@ class _Joiner:
     def _function(self, first: Any, second: Any, operands: Sequence[Any]) -> Any:
         """Return the function of both calls, in the module; None unless a rule schedules it as it does a reduction."""
         function = join_calls(self.module, (first, second), operands, [second.var])
-        rules = {rule_of(self.module[each.value.args[0]], TRIAL_GPU) for each in (first, second)}
-        if rule_of(function, TRIAL_GPU) not in rules - {"", "_spatial"}:
+        if rule_of(function, TRIAL_GPU) not in {self._rule(each) for each in (first, second)} - {"", "_spatial"}:
             return None
         try:
             group = make_group("joined", schedule_cuda(function, TRIAL_GPU), "cuda")
@@ -192,6 +218,12 @@ def _is_own(sch: Any, block: Any, load: Any) -> bool:
     ones = [var.var for var in sch.get(block).iter_vars if _is_one(var.dom.extent)]
     rest = [index for index in indices if not any(index.same_as(each) for each in (*variables, *ones))]
     return not rest and len(long) == len(variables) == len(IdentitySet(long))
+
+
+def _long(variable: Any) -> tuple[Any, ...] | None:
+    """Return the extents of a tensor but those of one element."""
+    extents = extents_of(variable)
+    return None if extents is None else tuple(extent for extent in extents if not _is_one(extent))
 
 
 def _is_one(extent: Any) -> bool:

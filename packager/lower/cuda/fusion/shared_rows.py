@@ -118,7 +118,7 @@ class _Merger:
 
     def _makes_rows(self, binding: Any) -> bool:
         """Whether a call computes rows, element by element or by reductions of rows, of what lies in their order."""
-        return _is_rows(binding.var) and self._form(binding.value).in_order
+        return is_rows(shape_of(binding.var)) and self._form(binding.value).in_order
 
     def _reduces(self, variable: Any, made: Any) -> bool:
         """Whether a call has reductions and makes rows of the shape of those that are made."""
@@ -173,8 +173,8 @@ def _form_of(function: tirx.PrimFunc) -> _Form:
     return _Form(reduces, all(_reads_in_order(sch, block) for block in found))
 
 
-def _is_rows(variable: Any) -> bool:
-    shape = shape_of(variable)
+def is_rows(shape: Any) -> bool:
+    """Whether a tensor of a shape has rows that a kernel holds."""
     return shape is not None and len(shape) > 1 and isinstance(shape[-1], int) and shape[-1] <= MAX_LENGTH
 
 
