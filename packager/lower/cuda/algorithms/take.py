@@ -54,11 +54,14 @@ def legalize_fused_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.
 
     def gather(data: Any, indices: Any) -> Any:
         axis, rank = int(call.attrs.axis) % len(data.shape), len(indices.shape)
+        extent = data.shape[axis]
 
         def element(*at: Any) -> Any:
             index = indices(*at[axis : axis + rank])
+            if str(index.ty) == "int64" and isinstance(extent, tirx.IntImm) and int(extent) < 1 << 31:
+                index = index.astype("int32")  # of several lookups at a time: all are in registers
             if str(index.ty).startswith("int"):
-                index = tirx.if_then_else(index < 0, index + tirx.Cast(index.ty, data.shape[axis]), index)
+                index = tirx.if_then_else(index < 0, index + tirx.Cast(index.ty, extent), index)
             return data(*at[:axis], index, *at[axis + rank :])
 
         return te.compute((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), element, name="take")
