@@ -37,7 +37,7 @@ from packager.lower.cuda.algorithms.sorted_scatter import (
     sort_scatters,
 )
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
-from packager.lower.cuda.algorithms.take import legalize_fused_take, repeat_lookups
+from packager.lower.cuda.algorithms.take import legalize_fused_gather, legalize_fused_take, repeat_lookups
 from packager.lower.cuda.fusion.broadcasts import keep_broadcasts_apart
 from packager.lower.cuda.fusion.half_casts import read_half_means
 from packager.lower.cuda.fusion.reductions import join_reductions
@@ -114,6 +114,8 @@ CUDA_LEGALIZERS = {
     "relax.argmax": legalize_best_index,
     "relax.argmin": legalize_best_index,
     "relax.take": legalize_fused_take,
+    "relax.gather_elements": legalize_fused_gather,
+    "relax.gather_nd": legalize_fused_gather,
     "relax.nn.softmax": legalize_column_softmax,
     "relax.nn.log_softmax": legalize_column_softmax,
     RESIZE: legalize_fused_resize,

@@ -54,14 +54,9 @@ def legalize_fused_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.
 
     def gather(data: Any, indices: Any) -> Any:
         axis, rank = int(call.attrs.axis) % len(data.shape), len(indices.shape)
-        extent = data.shape[axis]
 
         def element(*at: Any) -> Any:
-            index = indices(*at[axis : axis + rank])
-            if str(index.ty) == "int64" and isinstance(extent, tirx.IntImm) and int(extent) < 1 << 31:
-                index = index.astype("int32")  # of several lookups at a time: all are in registers
-            if str(index.ty).startswith("int"):
-                index = tirx.if_then_else(index < 0, index + tirx.Cast(index.ty, extent), index)
+            index = _index(indices(*at[axis : axis + rank]), data.shape[axis])
             return data(*at[:axis], index, *at[axis + rank :])
 
         return te.compute((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), element, name="take")
@@ -70,3 +65,39 @@ def legalize_fused_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.
     is_constant = builder.lookup_binding(call.args[0]) is None
     attributes = {"op_pattern": BROADCAST if is_constant else INJECTIVE}
     return builder.call_te(gather, *call.args, primfunc_name_hint="take", primfunc_attrs=attributes)
+
+
+def legalize_fused_gather(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize ``gather_elements``, and ``gather_nd`` of tuples of a known length, likewise."""
+    is_nd = operator_of(call) == "gather_nd"
+    if is_nd and not isinstance(call.args[1].ty.shape.values[-1], tirx.IntImm):
+        return call.op.get_attr("FLegalize")(builder, call)
+
+    def gather(data: Any, indices: Any) -> Any:
+        axis = int(call.attrs.axis) % len(data.shape)
+
+        def element(*at: Any) -> Any:
+            return data(*at[:axis], _index(indices(*at), data.shape[axis]), *at[axis + 1 :])
+
+        return te.compute(indices.shape, element, name="gather")
+
+    def gather_tuples(data: Any, indices: Any) -> Any:
+        batch, length = int(call.attrs.batch_dims), int(indices.shape[-1])
+        kept = len(indices.shape) - 1
+
+        def element(*at: Any) -> Any:
+            found = (_index(indices(*at[:kept], n), data.shape[batch + n]) for n in range(length))
+            return data(*at[:batch], *found, *at[kept:])
+
+        return te.compute((*indices.shape[:-1], *data.shape[batch + length :]), element, name="gather")
+
+    attributes = {"op_pattern": INJECTIVE}
+    compute = gather_tuples if is_nd else gather
+    return builder.call_te(compute, *call.args, primfunc_name_hint="gather", primfunc_attrs=attributes)
+
+
+def _index(index: Any, extent: Any) -> Any:
+    """Return an index that may be negative, from the end, as one from 0 on."""
+    if not str(index.ty).startswith("int"):
+        return index
+    return tirx.if_then_else(index < 0, index + tirx.Cast(index.ty, extent), index)
