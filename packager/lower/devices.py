@@ -37,7 +37,12 @@ from packager.lower.cuda.algorithms.sorted_scatter import (
     sort_scatters,
 )
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
-from packager.lower.cuda.algorithms.take import legalize_fused_gather, legalize_fused_take, repeat_lookups
+from packager.lower.cuda.algorithms.take import (
+    legalize_fused_gather,
+    legalize_fused_take,
+    repeat_indices,
+    repeat_lookups,
+)
 from packager.lower.cuda.fusion.broadcasts import keep_broadcasts_apart
 from packager.lower.cuda.fusion.half_casts import read_half_means
 from packager.lower.cuda.fusion.reductions import join_reductions
@@ -191,6 +196,7 @@ DEVICES = {
         [
             sort_scatters,
             repeat_lookups,
+            repeat_indices,
             repeat_casts,
             read_half_means,
             read_rows,

@@ -7,13 +7,15 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from packager.graph.dataflow import Dataflow, operator_of
-from packager.graph.identity import IdentityMap
+from packager.graph.dataflow import Dataflow, operator_of, variables_of
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import map_bindings, map_operands
 from packager.ir.pattern_kinds import BROADCAST, INJECTIVE
 from packager.transforms.clamp_indices import legalize_take
 
 SUMS = ("sum", "mean")
+# What indices are computed by: from the end if they are negative, of smaller tensors.
+OF_INDICES = ("broadcast_to", "expand_dims", "squeeze", "reshape", "astype", "less", "add", "where")
 
 
 def repeat_lookups(module: tvm.IRModule) -> tvm.IRModule:
@@ -45,6 +47,39 @@ def repeat_lookups(module: tvm.IRModule) -> tvm.IRModule:
         return [relax.VarBinding(again, flow.value(lookup)), relax.VarBinding(binding.var, value)]
 
     return relax.transform.Normalize()(map_bindings(module, changed)) if len(copied) else module
+
+
+def repeat_indices(module: tvm.IRModule) -> tvm.IRModule:
+    """Give each gather of elements in ``main`` the computation of its indices, where these are broadcast.
+
+    Its kernel reads few indices, each by many threads at once, in place of as many as there are elements.
+    """
+    flow = Dataflow(module["main"])
+
+    def computed(variable: Any) -> list[Any]:
+        """Return the variables that elementwise operators and broadcasts make on the way to one, in order."""
+        value = flow.value(variable)
+        if operator_of(value) not in OF_INDICES:
+            return []
+        before = [each for operand in variables_of(value) for each in computed(operand)]
+        return [*IdentitySet([*before, variable])]
+
+    def changed(binding: Any) -> list[Any]:
+        call = binding.value
+        if operator_of(call) != "gather_elements" or flow.is_read_once(call.args[1]):
+            return [binding]
+        made = computed(call.args[1])
+        if not any(operator_of(flow.value(each)) == "broadcast_to" for each in made):
+            return [binding]
+        again = IdentityMap((each, type(each)(each.name, each.ty)) for each in made)
+
+        def renamed(value: Any) -> Any:
+            return map_operands(value, lambda operand: again.get(operand, operand))
+
+        repeated = [relax.VarBinding(again[each], renamed(flow.value(each))) for each in made]
+        return [*repeated, relax.VarBinding(binding.var, renamed(call))]
+
+    return relax.transform.Normalize()(map_bindings(module, changed))
 
 
 def legalize_fused_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

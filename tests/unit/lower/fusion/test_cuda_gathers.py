@@ -69,3 +69,23 @@ def test_what_is_beyond_the_ends_is_within() -> None:
     x = GENERATOR.normal(size=(6, 4)).astype(F)
     found = run(tvm.IRModule(functions), x, np.array([[6, 100, -7, -100], [1 << 40, -(1 << 40), 5, 0]]))[0]
     assert np.isclose(found[..., None], np.tanh(x).ravel(), atol=1e-6).any(-1).all()
+
+
+def test_each_gather_computes_the_indices_that_it_broadcasts() -> None:
+    """Indices of 64-bit integers for each channel of each point took longer than what they were for."""
+
+    def make(emit: Any, x: Any, y: Any, index: Any) -> Any:
+        wide = emit(R.broadcast_to(emit(R.expand_dims(index, [1])), (3, 16, 40)))
+        own = emit(
+            R.where(emit(R.less(wide, relax.const(0, "int64"))), emit(R.add(wide, relax.const(30, "int64"))), wide)
+        )
+        found = [emit(R.tanh(emit(R.gather_elements(each, own, axis=2)))) for each in (x, y)]
+        return emit(relax.Tuple(found))
+
+    module, _ = joined(make, ((3, 16, 30), F), ((3, 16, 30), F), ((3, 40), "int64"))
+    assert kernels(module) == 2
+    x, y = (GENERATOR.normal(size=(3, 16, 30)).astype(F) for _ in range(2))
+    index = GENERATOR.integers(-30, 30, (3, 40))
+    wide = np.broadcast_to(index[:, None] % 30, (3, 16, 40))
+    for found, each in zip(run(module, x, y, index), (x, y), strict=True):
+        np.testing.assert_allclose(found, np.tanh(np.take_along_axis(each, wide, 2)), rtol=1e-5, atol=1e-6)
