@@ -256,3 +256,20 @@ def test_rows_that_data_choose(count: int) -> None:
     rows, result = run(module, table, tokens)
     np.testing.assert_array_equal(rows, table[tokens])
     np.testing.assert_allclose(result, norm(table[tokens], centered=False), 4e-3, 4e-3)
+
+
+def test_rows_of_merged_calls_are_merged_again() -> None:
+    """The second pair's rows are made by a function that the first pair has made, behind what stood between both."""
+
+    def make(emit: Any, x: Any, y: Any) -> Any:
+        first = relax_norm(emit, x, centered=True)
+        columns = emit(R.permute_dims(y))
+        second = emit(R.add(relax_norm(emit, first, centered=True), columns))
+        return relax_norm(emit, second, centered=True)
+
+    module, _ = joined(make, ((4, 384), "float32"), ((384, 4), "float32"))
+    assert kernels(module) == 2
+    generator = np.random.default_rng(0)
+    x, y = (generator.standard_normal(shape).astype("float32") for shape in ((4, 384), (384, 4)))
+    wanted = norm(norm(norm(x, centered=True), centered=True) + y.T, centered=True)
+    np.testing.assert_allclose(run(module, x, y)[0], wanted, rtol=1e-4, atol=1e-5)

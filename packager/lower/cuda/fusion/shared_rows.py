@@ -75,7 +75,7 @@ class _Merger:
     """Merges calls of a module's PrimFuncs, and adds functions to the module in ``builder``."""
 
     def __init__(self, module: tvm.IRModule) -> None:
-        self.module, self.flow = module, Dataflow(module["main"])
+        self.flow = Dataflow(module["main"])
         self.builder = relax.BlockBuilder(module)
         self._functions: dict[Any, Any] = {}
         self._forms: dict[str, _Form] = {}
@@ -130,7 +130,7 @@ class _Merger:
             return _Form()
         name = str(call.args[0].name_hint)
         if name not in self._forms:
-            self._forms[name] = _form_of(self.module[call.args[0]])
+            self._forms[name] = _form_of(self.builder.get()[call.args[0]])
         return self._forms[name]
 
     def _pair(self, made: Any, reduced: Any) -> _Pair | None:
@@ -151,7 +151,7 @@ class _Merger:
     def _joined(self, made: Any, reduced: Any, operands: Sequence[Any], *, apart: bool) -> Any:
         """Return the function of both calls, in the module; None if it has no schedule of rows in registers."""
         results = (made.var, reduced.var) if apart else (reduced.var,)
-        function = join_calls(self.module, (made, reduced), operands, results)
+        function = join_calls(self.builder.get(), (made, reduced), operands, results)
         try:
             with TRIAL_GPU:
                 group = make_group("rows", schedule_row_reduction(widen(function)), "cuda")
