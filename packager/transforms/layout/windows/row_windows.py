@@ -6,6 +6,7 @@ by two. Rows are written once for every seven columns, and kernels that read win
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,9 @@ from packager.transforms.layout.windows.im2col import Im2Col, find_im2col, known
 # Channels and filters of half precision that TMA reads, and how far the corners of windows may be from an element.
 VECTOR = 8
 LARGEST_REACH = 15
-# Windows of fewer rows are gathered as a whole.
-LEAST_ROWS = 4
+# Windows of fewer rows are gathered as a whole, and those that overlap so little that im2col writes fewer than so many
+# times the elements, such as the patches of a video transformer.
+LEAST_ROWS, WORTH = 4, 2
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,15 @@ def find_row_windows(call: relax.Call, constants: IdentitySet, *, last: bool) ->
     extents = known_extents(call, constants)
     if extents is None:
         return None
-    dtype, _, filters, _ = extents
+    dtype, _, filters, result = extents
     window = tuple(map(int, filters[2:]))
     if dtype not in HALVES or filters[0] % VECTOR or window[0] * window[1] < LEAST_ROWS:
         return None
     rows = find_im2col(call, constants, last=last, width_only=True)
-    return RowWindows(rows, window) if rows is not None and is_within_reach(call, window[:-1]) else None
+    if rows is None or not is_within_reach(call, window[:-1]):
+        return None
+    whole = math.prod(result[2:]) * window[0] * window[1] * rows.length
+    return RowWindows(rows, window) if whole >= WORTH * math.prod(rows.result) * rows.length else None
 
 
 def is_within_reach(call: relax.Call, window: tuple[int, ...]) -> bool:

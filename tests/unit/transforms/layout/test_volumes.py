@@ -114,3 +114,13 @@ def test_rows_of_windows_are_channels(
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (want,), (got,) = session.run(None, {"x": x}), run(x)
     assert np.linalg.norm(got - want) / np.linalg.norm(want) < 5e-3
+
+
+def test_patches_are_gathered_as_a_whole(tmp_path: Path) -> None:
+    """Windows that do not overlap are products of matrices: no element is written twice."""
+    text = """net (float[n,3,8,16,16] x) => (float[n,8,4,4,4] y) {
+      y = Conv <strides = [2, 4, 4]> (x, stem, c)
+    }"""
+    _, shown, _ = prepared(text, tmp_path, {"stem": (8, 3, 2, 4, 4), "c": (8,)}, precision="fp16")
+    assert "R.matmul" in shown
+    assert "conv3d" not in shown
