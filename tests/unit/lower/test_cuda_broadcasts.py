@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from packager.graph.normalize import Normalization, normalize
 from tests.unit.lower.test_cuda_lookups import kernels
 from tests.unit.transforms.products.test_modulated_convs import function, inputs
 
@@ -42,6 +43,12 @@ def sliced(emit: Any, x: Any, weights: Any) -> Any:
     return emit(R.strided_slice(product, [1], [0], [16]))
 
 
+def padded(emit: Any, x: Any) -> Any:
+    """Windows of SAM's encoder: a norm, and zeros behind rows and columns."""
+    rows = emit(normalize(x, Normalization((3,), 1e-6, centered=True)))
+    return emit(R.nn.pad(rows, [0, 0, 0, 4, 0, 4, 0, 0]))
+
+
 @pytest.mark.parametrize(
     ("make", "shapes", "expected"),
     [
@@ -52,6 +59,7 @@ def sliced(emit: Any, x: Any, weights: Any) -> Any:
         (less_its_mean(1), (WHOLE,), ["fused_subtract1_tir_exp", "mean"]),
         (gated, (WHOLE, (2, 1, 1, 64), (64, 320)), ["fused_matmul_tir_sigmoid", "multiply1"]),
         (product_gated, ((2, 8, 64), (2, 1, 64), (64, 320)), ["fused_matmul_tir_sigmoid_multiply", "matmul11"]),
+        (padded, (WHOLE,), ["normalize", "pad1"]),
         (sliced, ((70, 64), (64, 320)), ["fused_matmul_strided_slice"]),
     ],
 )

@@ -13,8 +13,8 @@ import tvm
 
 from packager.graph.dataflow import extents_of, same, variables_of
 from packager.graph.identity import IdentitySet
-from packager.ir.pattern_kinds import BROADCAST, ELEMENTWISE, OPAQUE, OUT_ELEMENTWISE_FUSABLE
-from packager.lower.cuda.fusion.patterns import Patterns
+from packager.ir.pattern_kinds import BROADCAST, ELEMENTWISE, INJECTIVE, OPAQUE, OUT_ELEMENTWISE_FUSABLE
+from packager.lower.cuda.fusion.patterns import Patterns, elements_of
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepBroadcastsApart")  # type: ignore[untyped-decorator]
@@ -47,7 +47,8 @@ class _Splitter:
             elif rows is not None and same(found, rows):
                 self._follow(reduction, reader, found, None)
             elif not _broadcasts(shape, found):
-                continue
+                if elements_of(reader) > elements_of(variable):  # what is padded behind is at its own place for TVM
+                    self.patterns[reader] = INJECTIVE
             elif any(
                 self._ends_a_kernel(each) for each in self._others(reader, variable) if same(extents_of(each), found)
             ):
