@@ -22,7 +22,7 @@ class Preparation:
     ``padded_rows``: or to convolutions of a padded image, of which kernels for sm_90a read windows row by row.
     ``planar_convolutions``: on the GPU convolutions of sequences and transposed ones are lowered to 2-D convolutions.
     ``volume_views``: on the GPU 3-D convolutions are channels last if views of their tensors make them 2-D ones;
-    ``volume_windows``: others too, of channels and filters that kernels for sm_90a read by TMA.
+    ``volume_windows``: others too, of channels and filters that kernels for sm_90a read by TMA, or of few channels.
     ``transposed_convolutions``: on the CPU they are lowered to convolutions of stride 1; always done if no backend
     takes partitions. ``sink_reshapes``: on the CPU reshapes are moved below elementwise operators; always done if a
     backend takes partitions.

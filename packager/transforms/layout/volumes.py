@@ -47,7 +47,7 @@ def _is_taken(call: Any, constants: IdentitySet, wanted: Preparation) -> bool:
         return True
     if not wanted.volume_windows:
         return False
-    if all(find_row_windows(call, constants, last=last) for last in (False, True)):
+    if wanted.im2col and all(find_row_windows(call, constants, last=last) for last in (False, True)):
         return True
     divides = image[1] % VECTOR == filters[0] % VECTOR == 0
     return dtype in HALVES and divides and is_within_reach(call, tuple(filters[2:]))

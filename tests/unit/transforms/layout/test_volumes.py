@@ -124,3 +124,13 @@ def test_patches_are_gathered_as_a_whole(tmp_path: Path) -> None:
     _, shown, _ = prepared(text, tmp_path, {"stem": (8, 3, 2, 4, 4), "c": (8,)}, precision="fp16")
     assert "R.matmul" in shown
     assert "conv3d" not in shown
+
+
+def test_few_channels_stay_where_nothing_is_gathered(tmp_path: Path) -> None:
+    """No kernel that reads windows takes three channels as they are."""
+    text = """net (float[n,3,8,16,16] x) => (float[n,8,8,16,16] y) {
+      y = Conv <pads = [1, 1, 3, 1, 1, 3]> (x, stem, c)
+    }"""
+    shapes, targets = {"stem": (8, 3, 3, 3, 7), "c": (8,)}, ("cuda -arch=sm_90a", "cutlass -operators=conv2d")
+    _, shown, _ = prepared(text, tmp_path, shapes, precision="fp16", targets=targets)
+    assert 'kernel_layout="OIDHW"' in shown
