@@ -139,6 +139,11 @@ def static_shape_of(value: Any) -> tuple[int, ...] | None:
     return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
 
 
+def is_one(extent: Any) -> bool:
+    """Whether a TVM extent is known to be 1."""
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
 def same(a: Any, b: Any) -> bool:
     """Whether two extents, or sequences of extents, are provably equal."""
     if isinstance(a, tuple) and isinstance(b, tuple):

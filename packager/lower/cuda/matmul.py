@@ -16,6 +16,7 @@ from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.tirx import stmt as st
 from tvm_ffi import structural_map
 
+from packager.graph.dataflow import is_one
 from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import blocks, factors_of, is_reduction, loads, schedule_of, variables
@@ -106,16 +107,12 @@ def _is_product(sch: s_tir.Schedule, block: Any) -> bool:
     iters = sch.get(block).iter_vars
     used = [variables(*load.indices) for (load,) in operands]
     summed = IdentitySet(v.var for v in iters if v.iter_type == tirx.IterVar.CommReduce)
-    kept = [v.var for v in iters if v.iter_type == tirx.IterVar.DataPar and not _is_one(v.dom.extent)]
+    kept = [v.var for v in iters if v.iter_type == tirx.IterVar.DataPar and not is_one(v.dom.extent)]
     in_batch = [var in used[0] and var in used[1] for var in kept]
     batch_first = in_batch == sorted(in_batch, reverse=True)
     return (
         bool(summed & used[0] & used[1]) and any((var in used[0]) != (var in used[1]) for var in kept) and batch_first
     )
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 def _stack(_context: int = 1) -> list[inspect.FrameInfo]:

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal, structural_map
 
-from packager.graph.dataflow import extents_of, operator_of
+from packager.graph.dataflow import extents_of, is_one, operator_of
 
 # The number of parts: an int, or the batch's dim as a tirx.Var; then a part is one row.
 Count = Any
@@ -81,12 +81,8 @@ def _elementwise(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> 
             own = known_extents(argument)
             _require(len(own) == len(extents) and bool(structural_equal(own[0], first)), call)
         else:
-            _require(_rank(argument) < len(extents) or _is_one(known_extents(argument)[0]), call)
+            _require(_rank(argument) < len(extents) or is_one(known_extents(argument)[0]), call)
     return (True,)
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 def _reshape(call: relax.Call, _arguments: Sequence[bool], count: Count) -> Parts:
@@ -101,7 +97,7 @@ def _is_repeated(call: relax.Call, count: Count) -> bool:
     if isinstance(count, int) or operator_of(call) not in SHAPED - {"reshape"}:
         return False
     extents = known_extents(call)
-    sources = [a for a in call.args if _rank(a) == len(extents) and not _is_one(known_extents(a)[0])]
+    sources = [a for a in call.args if _rank(a) == len(extents) and not is_one(known_extents(a)[0])]
     return not sources and bool(extents) and part_of(extents[0], count) is not None
 
 
@@ -150,7 +146,7 @@ def _matmul(call: relax.Call, arguments: Sequence[bool], _parts: Count) -> Parts
         if parted:
             _require(rank == _rank(call), call)
         elif rank == _rank(call) and rank > 2:
-            _require(_is_one(known_extents(argument)[0]), call)
+            _require(is_one(known_extents(argument)[0]), call)
     _require(not arguments[1] or ranks[1] > 2, call)
     return (True,)
 

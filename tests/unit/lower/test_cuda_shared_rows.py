@@ -25,8 +25,8 @@ from tests.unit.lower.test_schedule_cuda import TARGET, in_shapes_of, lower, ser
 R = relax.op
 
 
-def joined(make: Any, *types: tuple[tuple[Any, ...], str]) -> tuple[tvm.IRModule, list[CallSource]]:
-    """Return the module of what ``make`` computes as it is scheduled, with the sources of its bindings."""
+def fused(make: Any, *types: tuple[tuple[Any, ...], str]) -> tuple[tvm.IRModule, list[CallSource]]:
+    """Return the module of what ``make`` computes as FuseOps leaves it, with the sources of its bindings."""
     builder = relax.BlockBuilder()
     parameters = [relax.Var(f"p{number}", relax.TensorType(*each)) for number, each in enumerate(types)]
     with builder.function("main", parameters):
@@ -35,7 +35,12 @@ def joined(make: Any, *types: tuple[tuple[Any, ...], str]) -> tuple[tvm.IRModule
         builder.emit_func_output(result)
     flat = apply(FLATTEN, apply(FUSE, apply(DEVICES["cuda"].legalize, builder.finalize())))
     names = [binding.var.name for binding in bindings_of(flat["main"])]
-    return share_rows(flat, [CallSource((name,), (name,)) for name in names])
+    return flat, [CallSource((name,), (name,)) for name in names]
+
+
+def joined(make: Any, *types: tuple[tuple[Any, ...], str]) -> tuple[tvm.IRModule, list[CallSource]]:
+    """Return the module of what ``make`` computes as it is scheduled, with the sources of its bindings."""
+    return share_rows(*fused(make, *types))
 
 
 def is_kernel(binding: Any) -> bool:

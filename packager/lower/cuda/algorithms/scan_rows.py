@@ -45,7 +45,8 @@ def scan_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     *outer, size = extents
     chunk = CHUNK if extent is None else min(CHUNK, extent)
     with nests.rows("scan", math.prod(map(int64, outer), start=int64(1))) as row:
-        _write(scan, _row(x, outer, row), _row(result, outer, row), int64(size), chunk)
+        at = _indices(outer, row)
+        _write(scan, (x, at), (result, at), int64(size), chunk)
     return emit(builder, name, nests.primfunc(), [data], [call.ty])[0]
 
 
@@ -57,14 +58,14 @@ def _write_columns(nests: Nests, scan: Scan, size: int) -> None:
     tiles, each = -(-count // LANES), -(-size // PARTS)
     neutral = tirx.const(scan.neutral, scan.full)
     with nests.rows("scan", math.prod(map(int64, outer), start=int64(tiles))) as block:
-        _, of_outer = _row(x, outer, tirx.truncdiv(block, int64(tiles)))
+        of_outer = _indices(outer, tirx.truncdiv(block, int64(tiles)))
         first = tirx.truncmod(block, int64(tiles)) * LANES
         totals = shared([PARTS * LANES], scan.full)
 
         def place(thread: Any, step: Any) -> tuple[Any, Any, tuple[Any, ...]]:
             """Return the row and the column of a thread's element, and its indices, of the last one beyond the ends."""
             row, column = tirx.truncdiv(thread, int64(LANES)) * each + step, first + tirx.truncmod(thread, int64(LANES))
-            _, of_inner = _row(x, inner, tirx.min(column, int64(count - 1)))
+            of_inner = _indices(inner, tirx.min(column, int64(count - 1)))
             return row, column, (*of_outer, tirx.min(row, int64(size - 1)), *of_inner)
 
         with T.parallel(int64(0), int64(PARTS * LANES)) as thread:
@@ -90,13 +91,13 @@ def _product(extents: list[Any]) -> int:
     return math.prod(int(each) if isinstance(each, tirx.IntImm) else 0 for each in extents)
 
 
-def _row(tensor: Any, outer: list[Any], row: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a tensor and the indices of a row of it."""
+def _indices(extents: list[Any], flat: Any) -> tuple[Any, ...]:
+    """Return the indices of the element of a tensor that has a place in the order of its elements."""
     indices: list[Any] = []
-    for extent in reversed(outer):
-        indices.insert(0, tirx.truncmod(row, int64(extent)))
-        row = tirx.truncdiv(row, int64(extent))
-    return tensor, tuple(indices)
+    for extent in reversed(extents):
+        indices.insert(0, tirx.truncmod(flat, int64(extent)))
+        flat = tirx.truncdiv(flat, int64(extent))
+    return tuple(indices)
 
 
 def _write(scan: Scan, source: Any, result: Any, size: Any, chunk: int) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
+from tvm.s_tir import ScheduleError
 
+from packager.errors import BackendError
 from packager.graph.dataflow import bindings_of, operator_of
-from packager.graph.identity import IdentityMap
+from packager.graph.identity import IdentityMap, IdentitySet, position
 from packager.ir.model import CallSource
+from packager.ir.primitives import Kernel
+from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
+from packager.lower.kernels import make_group
 
 _MAX_NAME, _PREFIX = 200, "fused_"
 
@@ -40,6 +45,25 @@ def join_calls(module: tvm.IRModule, calls: Sequence[Any], operands: Sequence[An
     joined = relax.transform.FuseTIR()(builder.get())
     (binding,) = [each for each in bindings_of(joined["main"]) if operator_of(each.value) == "call_tir"]
     return joined[binding.value.args[0]]
+
+
+def operands_of(first: Any, second: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what two bindings of calls read from others, each once; and what decides which function both make."""
+    read = [operand for each in (first, second) for operand in each.value.args[1].fields]
+    operands = tuple(IdentitySet(operand for operand in read if not operand.same_as(first.var)))
+    places = tuple(position((*operands, first.var), operand) for operand in read)
+    return operands, (*(str(each.value.args[0].name_hint) for each in (first, second)), places)
+
+
+def lowers(function: tirx.PrimFunc, schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> bool:
+    """Whether a schedule takes a function, and its kernels can be written."""
+    try:
+        with TRIAL_GPU:
+            group = make_group("joined", schedule(function), "cuda")
+        lower_cuda_kernels([each for each in group.functions if isinstance(each, Kernel)], TRIAL_GPU)
+    except (ScheduleError, tvm.error.InternalError, BackendError):
+        return False
+    return True
 
 
 def joined_name(first: Any, second: Any) -> str:

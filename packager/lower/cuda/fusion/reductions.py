@@ -17,20 +17,17 @@ from tvm.s_tir import ScheduleError
 from tvm.tirx import stmt as st
 from tvm.tirx.buffer import is_buffer_var
 
-from packager.errors import BackendError
 from packager.graph.control_flow import is_control_flow
-from packager.graph.dataflow import Dataflow, bindings_of, extents_of, operator_of, same, shape_of
-from packager.graph.identity import IdentityMap, IdentitySet, position
+from packager.graph.dataflow import Dataflow, bindings_of, extents_of, is_one, operator_of, same, shape_of
+from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import nodes_of, with_bindings, with_main
 from packager.ir.model import CallSource
-from packager.ir.primitives import Kernel
 from packager.lower.blocks import blocks, inline, is_aligned, is_reduction, is_spatial, loads, schedule_of
-from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joined_source
+from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joined_source, lowers, operands_of
 from packager.lower.cuda.fusion.patterns import elements_of
 from packager.lower.cuda.fusion.shared_rows import is_rows
-from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
+from packager.lower.cuda.kernels import TRIAL_GPU
 from packager.lower.cuda.schedule import rule_of, schedule_cuda
-from packager.lower.kernels import make_group
 
 # Functions of more operands may exceed what a kernel takes.
 MAX_OPERANDS = 16
@@ -162,14 +159,9 @@ class _Joiner:
 
     def _merged(self, first: Any, second: Any) -> Any:
         """Return the binding of both calls; None if no rule schedules both as one."""
-        read = [operand for each in (first, second) for operand in each.value.args[1].fields]
-        operands = tuple(IdentitySet(operand for operand in read if not operand.same_as(first.var)))
+        operands, key = operands_of(first, second)
         if len(operands) > MAX_OPERANDS:
             return None
-        key = (
-            *(str(each.value.args[0].name_hint) for each in (first, second)),
-            tuple(position((*operands, first.var), operand) for operand in read),
-        )
         if key not in self._functions:
             self._functions[key] = self._function(first, second, operands)
         if self._functions[key] is None:
@@ -182,10 +174,7 @@ class _Joiner:
         function = join_calls(self.module, (first, second), operands, [second.var])
         if rule_of(function, TRIAL_GPU) not in {self._rule(each) for each in (first, second)} - {"", "_spatial"}:
             return None
-        try:
-            group = make_group("joined", schedule_cuda(function, TRIAL_GPU), "cuda")
-            lower_cuda_kernels([each for each in group.functions if isinstance(each, Kernel)], TRIAL_GPU)
-        except (ScheduleError, tvm.error.InternalError, BackendError):
+        if not lowers(function, lambda each: schedule_cuda(each, TRIAL_GPU)):
             return None
         return self.builder.add_func(function, joined_name(first, second))
 
@@ -212,10 +201,10 @@ def _ends(sch: Any, block: Any, result: Any) -> bool:
 
 def _is_own(sch: Any, block: Any, load: Any) -> bool:
     """Whether each instance of a block loads an element of its own, that of its indices."""
-    variables = [var.var for var in sch.get(block).iter_vars if not _is_one(var.dom.extent)]
+    variables = [var.var for var in sch.get(block).iter_vars if not is_one(var.dom.extent)]
     indices = [index for index in load.indices if not isinstance(index, tirx.IntImm)]
     long = [index for index in indices if any(index.same_as(each) for each in variables)]
-    ones = [var.var for var in sch.get(block).iter_vars if _is_one(var.dom.extent)]
+    ones = [var.var for var in sch.get(block).iter_vars if is_one(var.dom.extent)]
     rest = [index for index in indices if not any(index.same_as(each) for each in (*variables, *ones))]
     return not rest and len(long) == len(variables) == len(IdentitySet(long))
 
@@ -223,8 +212,4 @@ def _is_own(sch: Any, block: Any, load: Any) -> bool:
 def _long(variable: Any) -> tuple[Any, ...] | None:
     """Return the extents of a tensor but those of one element."""
     extents = extents_of(variable)
-    return None if extents is None else tuple(extent for extent in extents if not _is_one(extent))
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+    return None if extents is None else tuple(extent for extent in extents if not is_one(extent))

@@ -16,19 +16,15 @@ from tvm import relax, tirx
 from tvm.s_tir import ScheduleError
 from tvm.tirx.buffer import is_buffer_var
 
-from packager.errors import BackendError
 from packager.graph.control_flow import is_control_flow
 from packager.graph.dataflow import Dataflow, bindings_of, operator_of, same, shape_of, variables_of
-from packager.graph.identity import IdentitySet, position
+from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import with_bindings, with_main
 from packager.ir.model import CallSource
-from packager.ir.primitives import Kernel
 from packager.lower.blocks import blocks, is_aligned, is_reduction, is_spatial, loads, schedule_of
-from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joined_source
-from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
+from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joined_source, lowers, operands_of
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.widen_float16 import widen
-from packager.lower.kernels import make_group
 
 # The most tensors of whole rows that a kernel holds, and the longest rows.
 MAX_OPERANDS, MAX_LENGTH = 5, 8192
@@ -135,14 +131,12 @@ class _Merger:
 
     def _pair(self, made: Any, reduced: Any) -> _Pair | None:
         """Return what becomes of two calls; None if no kernel holds all of their rows."""
-        read = [operand for each in (made, reduced) for operand in each.value.args[1].fields]
-        operands = tuple(IdentitySet(operand for operand in read if not operand.same_as(made.var)))
+        operands, key = operands_of(made, reduced)
         rows = [each for each in operands if same(shape_of(each), shape_of(made.var))]
         apart = len(self.flow.readers(made.var)) > 1 or self.flow.is_result(made.var)
         if len(rows) > MAX_OPERANDS:
             return None
-        places = tuple(position((*operands, made.var), operand) for operand in read)
-        key = (*(str(each.value.args[0].name_hint) for each in (made, reduced)), places, apart)
+        key = (*key, apart)
         if key not in self._functions:
             self._functions[key] = self._joined(made, reduced, operands, apart=apart)
         results = (made.var, reduced.var) if apart else (reduced.var,)
@@ -152,11 +146,7 @@ class _Merger:
         """Return the function of both calls, in the module; None if it has no schedule of rows in registers."""
         results = (made.var, reduced.var) if apart else (reduced.var,)
         function = join_calls(self.builder.get(), (made, reduced), operands, results)
-        try:
-            with TRIAL_GPU:
-                group = make_group("rows", schedule_row_reduction(widen(function)), "cuda")
-            lower_cuda_kernels([each for each in group.functions if isinstance(each, Kernel)], TRIAL_GPU)
-        except (ScheduleError, tvm.error.InternalError, BackendError):
+        if not lowers(function, lambda each: schedule_row_reduction(widen(each))):
             return None
         return self.builder.add_func(function, joined_name(made, reduced))
 

@@ -14,6 +14,7 @@ from tvm import s_tir, sym, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import ScheduleError
 
+from packager.graph.dataflow import is_one
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import (
     blocks,
@@ -110,14 +111,10 @@ def _schedule(sch: s_tir.Schedule) -> tirx.PrimFunc:
 def _drop_unit_axes(sch: s_tir.Schedule, block: Any) -> None:
     """Iterate over no axes of one element, such as those that a reduction with ``keepdims`` leaves."""
     iters = list(sch.get(block).iter_vars)
-    long = [index for index, var in enumerate(iters) if not _is_one(var.dom.extent)]
+    long = [index for index, var in enumerate(iters) if not is_one(var.dom.extent)]
     if len(sch.get_loops(block)) == len(iters) and 0 < len(long) < len(iters):
         index_map = tirx.IndexMap.from_func(lambda *index: [index[i] for i in long], ndim=len(iters))
         sch.transform_block_layout(block, index_map)
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 def _is_cheap(sch: s_tir.Schedule, block: Any) -> bool:

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax, tirx
 
 from packager.transforms.clamp_indices import clamp_indices
-from tests.unit.lower.fusion.test_cuda_reductions import joined, kernels
-from tests.unit.lower.test_cuda_shared_rows import run
+from tests.unit.lower.fusion.test_cuda_reductions import joined
+from tests.unit.lower.test_cuda_shared_rows import kernels, run
 
 R = relax.op
 GENERATOR = np.random.default_rng(11)

@@ -13,13 +13,10 @@ from tvm import relax
 from tvm.ir import Op
 
 from packager.graph.dataflow import bindings_of
-from packager.graph.rewrite import apply
 from packager.ir.model import CallSource
 from packager.lower.cuda.algorithms.sorted_scatter import SCATTER_SORTED
 from packager.lower.cuda.fusion.reductions import join_reductions
-from packager.lower.devices import DEVICES
-from packager.lower.lowering import FLATTEN, FUSE
-from tests.unit.lower.test_cuda_shared_rows import is_kernel, run
+from tests.unit.lower.test_cuda_shared_rows import fused, kernels, run
 
 R = relax.op
 GENERATOR = np.random.default_rng(5)
@@ -35,19 +32,7 @@ MADE = {
 
 def joined(make: Any, *types: tuple[tuple[Any, ...], str]) -> tuple[tvm.IRModule, list[CallSource]]:
     """Return the module of what ``make`` computes as it is scheduled, with the sources of its bindings."""
-    builder = relax.BlockBuilder()
-    parameters = [relax.Var(f"p{number}", relax.TensorType(*each)) for number, each in enumerate(types)]
-    with builder.function("main", parameters):
-        with builder.dataflow():
-            result = builder.emit_output(make(builder.emit, *parameters))
-        builder.emit_func_output(result)
-    flat = apply(FLATTEN, apply(FUSE, apply(DEVICES["cuda"].legalize, builder.finalize())))
-    names = [binding.var.name for binding in bindings_of(flat["main"])]
-    return join_reductions(flat, [CallSource((name,), (name,)) for name in names])
-
-
-def kernels(module: tvm.IRModule) -> int:
-    return sum(map(is_kernel, bindings_of(module["main"])))
+    return join_reductions(*fused(make, *types))
 
 
 @pytest.mark.parametrize(("shape", "axis"), [each[1:] for each in (ROWS, COLUMNS)], ids=[ROWS[0], COLUMNS[0]])
