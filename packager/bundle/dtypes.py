@@ -19,7 +19,7 @@ PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}
 """What ``--precision`` calls the types of half precision."""
 HALVES = tuple(PRECISIONS.values())
 FLOATS = (*HALVES, "float32")
-"""The types that products of matrices are computed in on GPUs."""
+"""The types that models compute in: products of matrices on GPUs, and arithmetic that is simplified."""
 
 
 @dataclass(frozen=True)

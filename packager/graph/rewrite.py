@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 from tvm_ffi import structural_map, structural_walk
 
 from packager.errors import ModelError, last_line
-from packager.graph.dataflow import bindings_of
+from packager.graph.dataflow import Dataflow, bindings_of
 
 _WINDOW = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout", "out_dtype")
 _ATTRIBUTES = {
@@ -114,6 +114,14 @@ class Bindings:
     def ended(self, value: Any) -> list[Any]:
         """Return the bindings, the last of which binds ``variable`` to a value."""
         return [*self.bindings, relax.VarBinding(self.variable, value)]
+
+
+def recompute(flow: Dataflow, constant: Any, bind: Callable[[Any], Any]) -> Any:
+    """Compute a constant again by ``bind``, where its own bindings may come later. Returns its new variable."""
+    if isinstance(constant, relax.Tuple):
+        return map_operands(constant, lambda field: recompute(flow, field, bind))
+    value = flow.value(constant)
+    return constant if value is None else bind(map_operands(value, lambda operand: recompute(flow, operand, bind)))
 
 
 def unique_name(name: str, taken: Container[str]) -> str:

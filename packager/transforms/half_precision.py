@@ -94,7 +94,7 @@ class _Converter:
         operator = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
         halved = _is_full(binding.var) and any(self._prefers_half(a) for a in value.args) if operator else False
         halved = halved or self._begins_layer(binding)
-        if variable in self.kept:
+        if variable in self.kept or variable not in self.computed:  # constants are folded, and rounded then
             self.full[variable] = self.builder.emit(self._in_full(value), name)
         elif operator in PRODUCTS and _is_full(binding.var):
             operands = [self._in_half(argument) for argument in value.args]

@@ -31,12 +31,16 @@ def main() -> int:
     builder.add_argument("--jobs", type=int, default=2, help="builds at a time")
     builder.add_argument("--home", default="", help="folder of a CUDA toolkit; default: the wheels of packager[cuda]")
     runner.add_argument("--compile", action="store_true", help="torch.compile, too")
+    runner.add_argument(
+        "--autotune", action="store_true", help="torch.compile in mode max-autotune, too: minutes a model"
+    )
     runner.add_argument("--profile", action="store_true", help="times of functions, too")
     given = parser.parse_args()
     if given.command == "build":
         build(given.output, given.arch, given.home, given.only, given.jobs)
     else:
-        run(given.folder, given.output, given.only, compiled=given.compile, profiled=given.profile)
+        wanted = {"compiled": given.compile, "autotuned": given.autotune, "profiled": given.profile}
+        run(given.folder, given.output, given.only, **wanted)
     return 0
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 import packager
-from benchmarks.gpu.zoo.cases import ENTRIES, FORMS, Case, cases, module_of
+from benchmarks.gpu.torch_models import DTYPES
+from benchmarks.gpu.zoo.cases import ENTRIES, FORMS, Case, cases, in_precision, module_of
 from benchmarks.zoo.models import export
 
 
@@ -23,6 +24,8 @@ def build_one(case: Case, folder: Path, arch: str, home: str, jobs: int) -> None
     """Build a bundle, and write how long it took."""
     form = FORMS[case.form]
     module, inputs = module_of(ENTRIES[case.model], case.batch)
+    if form.halves:
+        module, inputs = module.to(DTYPES[form.precision]), in_precision(inputs, DTYPES[form.precision])
     path = folder / f"{case.stem}{form.suffix}"
     if form.suffix == ".pt2":
         torch.export.save(torch.export.export(module, tuple(inputs.values())), path)
@@ -32,7 +35,13 @@ def build_one(case: Case, folder: Path, arch: str, home: str, jobs: int) -> None
     targets = [f"cuda -arch={arch}" + (f" -home={home}" if home else ""), *form.targets]
     place = "trial" if case.form == "trial" else "greedy"
     packager.build(
-        path, path.with_suffix(".so"), targets=targets, precision=form.precision, golden=None, place=place, jobs=jobs
+        path,
+        path.with_suffix(".so"),
+        targets=targets,
+        precision=None if form.halves else form.precision,
+        golden=None,
+        place=place,
+        jobs=jobs,
     )
     made = {"seconds": round(time.perf_counter() - start, 1), "versions": versions()}
     path.with_suffix(".json").write_text(json.dumps(made))

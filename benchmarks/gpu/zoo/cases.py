@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,11 +45,15 @@ CUTLASS = "cutlass -candidates=1"  # what runs without `tune`
 
 @dataclass(frozen=True)
 class Form:
-    """What a model is compiled from and to: Targets beside ``cuda``, the precision, and the file."""
+    """What a model is compiled from and to: Targets beside ``cuda``, the precision, and the file.
+
+    ``halves``: the file itself is in that precision, inputs and weights.
+    """
 
     targets: tuple[str, ...] = ()
     precision: str = "fp16"
     suffix: str = ".onnx"
+    halves: bool = False
 
 
 FORMS = {
@@ -57,6 +61,8 @@ FORMS = {
     "cutlass": Form((CUTLASS,)),
     "cutlass_bf16": Form((CUTLASS,), "bf16"),
     "cutlass_pt2": Form((CUTLASS,), suffix=".pt2"),
+    "cutlass_half": Form((CUTLASS,), suffix=".pt2", halves=True),
+    "cutlass_half_onnx": Form((CUTLASS,), halves=True),
     "cublas": Form(("cublas",)),
     "cudnn": Form(("cudnn",)),
     "libraries": Form(("cublas", "cudnn")),
@@ -98,3 +104,8 @@ def module_of(entry: Entry, batch: int) -> tuple[nn.Module, dict[str, torch.Tens
     several = [single, *(entry.inputs() for _ in range(batch - 1))]
     settle_norms(module.eval(), single)
     return module, {name: torch.cat([one[name] for one in several]) for name in single}
+
+
+def in_precision(inputs: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return inputs whose floats have a precision."""
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}

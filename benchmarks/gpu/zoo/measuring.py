@@ -18,7 +18,7 @@ import packager
 from benchmarks.gpu.cublas_torch import device_outputs, in_turns
 from benchmarks.gpu.torch_models import DTYPES
 from benchmarks.gpu.zoo.building import versions
-from benchmarks.gpu.zoo.cases import ENTRIES, FORMS, Case, cases, module_of
+from benchmarks.gpu.zoo.cases import ENTRIES, FORMS, Case, cases, in_precision, module_of
 from benchmarks.gpu.zoo.rivals import given_to, torch_runs
 from benchmarks.harness.gpu import header, tuned
 
@@ -37,7 +37,7 @@ def slowest(bundle: Any, inputs: dict[str, Any]) -> list[tuple[str, float]]:
     return [(name, round(us, 1)) for name, us in sorted(times.items(), key=lambda item: -item[1])[:FUNCTIONS]]
 
 
-def measure(cases: list[Case], folder: Path, *, compiled: bool, profiled: bool) -> dict[str, Any]:
+def measure(cases: list[Case], folder: Path, *, compiled: bool, autotuned: bool, profiled: bool) -> dict[str, Any]:
     """Return errors and times of a model's bundles, which are of one batch and precision, and of torch."""
     module, inputs = module_of(ENTRIES[cases[0].model], cases[0].batch)
     paths = {case.form: folder / f"{case.stem}.so" for case in cases}
@@ -53,7 +53,9 @@ def measure(cases: list[Case], folder: Path, *, compiled: bool, profiled: bool) 
         runs: dict[str, Callable[[], Any]] = {}
         for name, path in paths.items():
             bundle = stack.enter_context(packager.load(path))
-            given = {name: tensor.cuda() for name, tensor in inputs_by_name(bundle, inputs).items()}
+            form = FORMS.get(name)  # what is tuned has none
+            tensors = in_precision(inputs, DTYPES[form.precision]) if form and form.halves else inputs
+            given = {name: tensor.cuda() for name, tensor in inputs_by_name(bundle, tensors).items()}
             outputs = device_outputs(bundle)
             session = stack.enter_context(bundle.session(graph="on"))
             runs[name] = session.bind(given, outputs, stream)
@@ -64,7 +66,7 @@ def measure(cases: list[Case], folder: Path, *, compiled: bool, profiled: bool) 
             if profiled:
                 found.setdefault("functions", {})[name] = slowest(bundle, given)
         dtype = DTYPES[FORMS[cases[0].form].precision]
-        rivals = torch_runs(module, inputs, dtype, compiled=compiled)
+        rivals = torch_runs(module, inputs, dtype, compiled=compiled, autotuned=autotuned)
         if rivals:  # some models cannot run in half precision, or on a GPU
             half, halves = given_to(module, inputs, dtype)
             found["errors"]["torch"] = error(half(*halves), exact, "torch")
@@ -102,7 +104,7 @@ def error(got: torch.Tensor, exact: torch.Tensor, whose: str) -> float:
     return found
 
 
-def run(folder: Path, output: Path, only: str, *, compiled: bool, profiled: bool) -> None:
+def run(folder: Path, output: Path, only: str, *, compiled: bool, autotuned: bool, profiled: bool) -> None:
     """Measure everything and write it."""
     report = header("gpu_zoo") | {"torch": torch.__version__, "cases": {}}
     together: dict[str, list[Case]] = {}
@@ -113,7 +115,7 @@ def run(folder: Path, output: Path, only: str, *, compiled: bool, profiled: bool
             together.setdefault(name, []).append(case)
     for name, several in together.items():
         try:
-            found = measure(several, folder, compiled=compiled, profiled=profiled)
+            found = measure(several, folder, compiled=compiled, autotuned=autotuned, profiled=profiled)
         except Exception as failure:  # one that fails must not hide the others
             found = {"failed": f"{type(failure).__name__}: {str(failure)[-600:]}"}
         made = folder / f"{several[0].stem}.json"

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from benchmarks.gpu.torch_models import captured
+from benchmarks.gpu.zoo.cases import in_precision
 
 
 def given_to(module: nn.Module, inputs: dict[str, torch.Tensor], dtype: torch.dtype) -> tuple[nn.Module, list[Any]]:
     """Return a model and its inputs on the device, floats in a precision."""
     moved = copy.deepcopy(module).cuda().to(dtype)
-    return moved, [(t.to(dtype) if t.is_floating_point() else t).cuda() for t in inputs.values()]
+    return moved, [tensor.cuda() for tensor in in_precision(inputs, dtype).values()]
 
 
 def attention_of_torch(module: nn.Module) -> None:
@@ -41,11 +42,17 @@ def without_true_masks(module: nn.Module, inputs: dict[str, torch.Tensor]) -> It
 
 
 def torch_runs(
-    module: nn.Module, inputs: dict[str, torch.Tensor], dtype: torch.dtype = torch.float16, *, compiled: bool
+    module: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    dtype: torch.dtype = torch.float16,
+    *,
+    compiled: bool,
+    autotuned: bool = False,
 ) -> dict[str, Callable[[], Any]]:
     """Return the ways to run a model in torch that work, under CUDA graphs where one can be captured.
 
-    Floats have a precision.
+    Floats have a precision. ``compiled``: torch.compile, too; ``autotuned``: also in its mode max-autotune, which takes
+    minutes.
     """
     half, given = given_to(module, inputs, dtype)
     attention_of_torch(half)
@@ -58,6 +65,10 @@ def torch_runs(
     if compiled:
         fast = torch.compile(half, dynamic=False)
         ways["torch.compile"] = lambda: fast(*given)
+    if autotuned:
+        # Graphs are captured here for all ways alike.
+        tuned = torch.compile(copy.deepcopy(half), dynamic=False, mode="max-autotune-no-cudagraphs")
+        ways["torch.compile, max-autotune"] = lambda: tuned(*given)
     found, stream = {}, torch.cuda.current_stream()
     for name, way in ways.items():
         for how, make_run in (("", captured), (", no graph", warmed)):

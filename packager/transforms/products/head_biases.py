@@ -16,7 +16,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, axes_of, computed_from_constants, same, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import Bindings, map_bindings, tidy
+from packager.graph.rewrite import Bindings, map_bindings, recompute, tidy
 
 # The most products that become of one, and its most steps: another of more takes longer than two kernels.
 MOST_PRODUCTS = 2
@@ -102,7 +102,8 @@ def _with_biases(flow: Dataflow, heads: _Heads, sums: Sequence[Any], vectors: Se
     """Return the bindings of each sum; those of the first make one product of all, of which they are parts."""
     made, product = Bindings(sums[0], "_biased"), flow.value(heads.product)
     columns = int(product.args[1].ty.shape.values[-1])
-    biases = [made.bind(relax.op.reshape(vector, [columns])) for vector in vectors]
+    early = [recompute(flow, vector, made.bind) for vector in vectors]
+    biases = [made.bind(relax.op.reshape(vector, [columns])) for vector in early]
     if heads.bias is not None:
         biases = [made.bind(relax.op.add(heads.bias, bias)) for bias in biases]
     matrix, bias = product.args[1], biases[0]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.products.epilogues import chains, only_reader
-from packager.graph.rewrite import map_bindings, map_operands, rebuild_call, tidy
+from packager.graph.rewrite import map_bindings, rebuild_call, recompute, tidy
 from packager.transforms.layout.layouts import CONVOLUTIONS
 
 FEW_ROWS = 8
@@ -169,10 +170,7 @@ def as_slices(flow: Dataflow, products: Sequence[Any], results: Sequence[Any]) -
 
     def early(constant: Any) -> Any:
         """Return a constant as it is computed before the first product."""
-        if isinstance(constant, relax.Tuple):
-            return map_operands(constant, early)
-        value = flow.value(constant)
-        return constant if value is None else bind(f"{constant.name}_t", map_operands(value, early))
+        return recompute(flow, constant, partial(bind, f"{products[0].name}_constant"))
 
     def flat(constant: Any) -> Any:
         """Return a vector without the axes of one element that it may have in front."""

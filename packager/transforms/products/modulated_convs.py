@@ -23,6 +23,7 @@ from packager.graph.rewrite import map_bindings, rebuild_call
 VIEWS = ("reshape", "expand_dims", "squeeze")
 # Added to the squares of filters, which may be zeros.
 TINY = 1e-30
+WIDE = "float32"  # what is squared, of half precision, too
 
 _Bind = Callable[[Any], Any]
 
@@ -84,20 +85,26 @@ def _written(modulated: _Modulated, bind: _Bind) -> Any:
         data = bind(relax.Call(modulated.resized.op, [data, modulated.resized.args[1]], modulated.resized.attrs))
     if modulated.epsilon is None:
         return rebuild_call(modulated.call, data, weights, groups=1)
-    squares = bind(op.sum(bind(op.multiply(weights, weights)), [2, 3]))
-    total = bind(op.add(bind(op.sum(squares, [1], keepdims=True)), relax.const(TINY, "float32")))
+    dtype = str(weights.ty.dtype)
+
+    def in_type(value: Any, to: str) -> Any:
+        return value if str(value.ty.dtype) == to else bind(op.astype(value, to))
+
+    wide, factors = in_type(weights, WIDE), in_type(style, WIDE)
+    squares = bind(op.sum(bind(op.multiply(wide, wide)), [2, 3]))
+    total = bind(op.add(bind(op.sum(squares, [1], keepdims=True)), relax.const(TINY, WIDE)))
     root = bind(op.reshape(bind(op.sqrt(total)), [filters, 1, 1, 1]))
-    result = bind(rebuild_call(modulated.call, data, bind(op.divide(weights, root)), groups=1))
+    normal = in_type(bind(op.divide(wide, root)), dtype)
+    result = bind(rebuild_call(modulated.call, data, normal, groups=1))
     # Of one image without an axis for it: sums of rows have no axes of one element between.
     shares = bind(op.divide(squares, total))
-    factors = style
     if images > 1:
         shares = bind(op.reshape(shares, [1, filters, channels]))
-        factors = bind(op.reshape(style, [images, 1, channels]))
+        factors = bind(op.reshape(factors, [images, 1, channels]))
     squared = bind(op.multiply(factors, factors))
-    small = bind(op.divide(relax.const(modulated.epsilon, "float32"), bind(op.reshape(total, [filters]))))
+    small = bind(op.divide(relax.const(modulated.epsilon, WIDE), bind(op.reshape(total, [filters]))))
     norm = bind(op.add(bind(op.sum(bind(op.multiply(squared, shares)), [-1])), small))
-    scale = bind(op.divide(relax.const(1.0, "float32"), bind(op.sqrt(norm))))
+    scale = in_type(bind(op.divide(relax.const(1.0, WIDE), bind(op.sqrt(norm)))), dtype)
     return op.multiply(result, bind(op.reshape(scale, [images, filters, 1, 1])))
 
 

@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from packager.bundle.dtypes import FLOATS
 from packager.graph.dataflow import (
     Dataflow,
     computed_from_constants,
@@ -31,14 +32,16 @@ from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.rewrite import rebuild_call, with_main
 
 CONVOLUTIONS = tuple(f"nn.conv{axes}d{kind}" for axes in (1, 2, 3) for kind in ("", "_transpose"))
+WIDE = "float32"
 _OPERATORS = ("add", "subtract", "multiply", "divide")
 
 
 def simplify_arithmetic(module: tvm.IRModule, num_inputs: int, *, of_matmuls: bool = False) -> tvm.IRModule:
-    """Rewrite float32 chains of ``main`` that become shorter, and such powers; ``of_matmuls``, too.
+    """Rewrite chains of ``main`` that become shorter, and powers of float32; ``of_matmuls``, too.
 
-    Weights that are scaled by very little lose bits in half precision. It is either a number that is not small, or
-    what is scaled is added to something, which loses them anyway: the shift of a batch norm, or a residual.
+    What chains of half precision collapse to is computed in float32, and rounded once. Weights that are scaled by very
+    little lose bits in half precision. It is either a number that is not small, or what is scaled is added to what
+    loses them anyway: the shift of a batch norm, or a residual.
     """
     rewriter = _Simplifier(module, module["main"], num_inputs, of_matmuls)
     if not rewriter.chains and not rewriter.powers:
@@ -111,7 +114,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _link(self, value: Any) -> _Link | None:
         operator = operator_of(value)
-        if operator not in _OPERATORS or not _is_float(value):
+        if operator not in _OPERATORS or not _has_type(value, *FLOATS):
             return None
         left, right = value.args
         if self._is_constant(left) and operator in ("add", "multiply"):
@@ -119,7 +122,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         if not isinstance(left, relax.Var) or self._is_constant(left) or not self._is_constant(right):
             return None
         equal = str(getattr(left.ty, "shape", None)) == str(value.ty.shape)
-        return _Link(operator, left, right) if equal and _is_float(left) and _is_float(right) else None
+        typed = all(_has_type(operand, str(value.ty.dtype)) for operand in (left, right))
+        return _Link(operator, left, right) if equal and typed else None
 
     def _chain(self, variable: Any, links: IdentityMap[_Link], inner: IdentitySet) -> _Chain:
         found = [links[variable]]
@@ -132,7 +136,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             and self._is_constant(made.args[1])
             and self._has_columns(made)
             and (operator_of(made) != "matmul" or self._is_added(variable) or _keeps_bits(found))
-            and _is_float(made.args[1])
+            and _has_type(made.args[1], str(made.ty.dtype))
             and all(_is_per_channel(link.constant, made) for link in found)
         )
         return _Chain(tuple(found), made if takes_scale else None)
@@ -161,30 +165,41 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         scale: Any = None
         shift: Any = None
         for link in chain.links:
-            constant = self.visit_expr(link.constant)
+            constant = self._in_type(self.visit_expr(link.constant), WIDE)
             if link.operator in ("multiply", "divide"):
-                before = relax.const(1.0, "float32") if scale is None and link.operator == "divide" else scale
+                before = relax.const(1.0, WIDE) if scale is None and link.operator == "divide" else scale
                 scale = constant if before is None else self._computed(link.operator, before, constant)
                 shift = None if shift is None else self._computed(link.operator, shift, constant)
             elif link.operator == "add":
                 shift = constant if shift is None else self._computed("add", shift, constant)
             else:
-                before = relax.const(0.0, "float32") if shift is None else shift
+                before = relax.const(0.0, WIDE) if shift is None else shift
                 shift = self._computed("subtract", before, constant)
+        dtype = str(chain.source.ty.dtype)
+        shift = None if shift is None else self._in_type(shift, dtype)
         if scale is None:
             return relax.op.add(self.visit_expr(chain.source), shift)
         if chain.convolution is not None:
             scaled: Any = self._scaled(chain.convolution, scale)
         else:
-            scaled = relax.op.multiply(self.visit_expr(chain.source), scale)
+            scaled = relax.op.multiply(self.visit_expr(chain.source), self._in_type(scale, dtype))
         return scaled if shift is None else relax.op.add(self.builder_.emit(scaled), shift)
+
+    def _in_type(self, constant: Any, dtype: str) -> Any:
+        """Return a constant in a type, an inline one inline."""
+        if str(constant.ty.dtype) == dtype:
+            return constant
+        number = _number(constant)
+        if number is not None:
+            return relax.const(number.astype(dtype), dtype)
+        return self.builder_.emit(relax.op.astype(constant, dtype))
 
     def _computed(self, operator: str, left: Any, right: Any) -> Any:
         """Return an operator on two constants: of inline ones an inline one, as passes that follow fold no others."""
         numbers = _number(left), _number(right)
         if numbers[0] is None or numbers[1] is None:
             return self.builder_.emit(getattr(relax.op, operator)(left, right))
-        return relax.const(np.asarray(getattr(np, operator)(*numbers), "float32"))
+        return relax.const(np.asarray(getattr(np, operator)(*numbers), WIDE))
 
     def _scaled(self, convolution: Any, scale: Any) -> Any:
         """Fold a scale of a convolution's result into its weights."""
@@ -197,11 +212,13 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             column = self.builder_.emit(relax.op.reshape(scale, extents))
         else:
             column = relax.const(number.reshape(extents))
-        return rebuild_call(convolution, data, self.builder_.emit(relax.op.multiply(weight, column)))
+        wide = self._in_type(weight, WIDE)
+        scaled = self._in_type(self.builder_.emit(relax.op.multiply(wide, column)), str(weight.ty.dtype))
+        return rebuild_call(convolution, data, scaled)
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value.ty, relax.TensorType) and str(value.ty.dtype) == "float32"
+def _has_type(value: Any, *types: str) -> bool:
+    return isinstance(value.ty, relax.TensorType) and str(value.ty.dtype) in types
 
 
 def _keeps_bits(links: Sequence[_Link]) -> bool:
@@ -222,9 +239,8 @@ def _number(operand: Any) -> Any | None:
 
 def _exponent(value: Any) -> float | None:
     """Return the constant exponent of a power of floats of the base's shape, or None."""
-    if operator_of(value) != "power" or not _is_float(value) or not same(shape_of(value.args[0]), shape_of(value)):
-        return None
-    return scalar_of(value.args[1])
+    is_power = operator_of(value) == "power" and _has_type(value, WIDE)
+    return scalar_of(value.args[1]) if is_power and same(shape_of(value.args[0]), shape_of(value)) else None
 
 
 def _is_per_channel(constant: Any, convolution: Any) -> bool:

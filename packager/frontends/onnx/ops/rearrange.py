@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from packager.bundle.dtypes import HALVES
+from packager.frontends.batch_norms import normalize_by_statistics
 from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
@@ -166,9 +168,11 @@ def _determinant(builder: Any, inputs: Sequence[Any], _attributes: dict[str, Any
 
 
 def _batch_norm(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
-    if not attributes.get("training_mode", 0):
-        return convert("BatchNormalization", list(inputs), attributes)
     x, scale, bias, mean, variance = inputs
+    if not attributes.get("training_mode", 0):
+        if dtype_of(x) not in HALVES:
+            return convert("BatchNormalization", list(inputs), attributes)
+        return normalize_by_statistics(builder.emit, x, inputs[1:], attributes.get("epsilon", 1e-5))
     emit, op, dtype = builder.emit, relax.op, dtype_of(mean)
     wide = x if dtype_of(x) == dtype else emit(op.astype(x, dtype))
     axes = [axis for axis in range(x.ty.ndim) if axis != 1]

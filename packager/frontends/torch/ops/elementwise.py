@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tvm import relax
 
+from packager.bundle.dtypes import HALVES
 from packager.frontends.torch.ops.integers import INTEGERS, power_of_integers
 from packager.frontends.torch.ops.program import argument, operator_of
 
@@ -101,7 +102,11 @@ def _power(importer: Any, node: Any) -> Any:
         return _R.sqrt(base)
     if dtype.startswith(("int", "uint")):
         return power_of_integers(importer, node)
-    return _R.power(base, exponent)
+    if dtype not in HALVES:
+        return _R.power(base, exponent)
+    # As torch computes it; Relax has none of bfloat16.
+    wide = (importer.cast(operand, "float32") for operand in (base, exponent))
+    return importer.cast(importer.emit(_R.power(*wide)), dtype)
 
 
 def _divide_mode(importer: Any, node: Any) -> Any:

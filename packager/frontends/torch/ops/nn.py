@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from tvm import relax
 
+from packager.frontends.batch_norms import normalize_by_statistics
 from packager.frontends.torch.ops.program import argument
+from packager.frontends.torch.ops.reductions import sum_type
 
 _R = relax.op
 
@@ -110,37 +112,56 @@ def _softmax(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return convert
 
 
-def _scale_and_shift(importer: Any, node: Any, first: int, shape: Any) -> tuple[Any, Any]:
-    """Return weight and bias of a normalization, the arguments from ``first`` on; ones and zeros if omitted."""
-    dtype = importer.element_type(node.args[0].meta["val"].dtype)
+def _scale_and_shift(importer: Any, node: Any, first: int, shape: Any, dtype: str | None = None) -> tuple[Any, Any]:
+    """Return weight and bias of a normalization, the arguments from ``first`` on; ones and zeros if omitted.
+
+    They have their own types without ``dtype``: float32 perhaps, where the data are of half precision.
+    """
     weight, bias = node.args[first : first + 2]
-    gamma = relax.const(np.ones(shape), dtype) if weight is None else importer.tensor(weight)
-    return gamma, relax.const(np.zeros(shape), dtype) if bias is None else importer.tensor(bias)
+    default = dtype or importer.element_type(node.args[0].meta["val"].dtype)
+    gamma = relax.const(np.ones(shape), default) if weight is None else importer.tensor(weight, dtype)
+    return gamma, relax.const(np.zeros(shape), default) if bias is None else importer.tensor(bias, dtype)
 
 
 def _layer_norm(importer: Any, node: Any) -> Any:
     data, rank = importer.tensor(node.args[0]), len(node.args[1])
     shape = importer.shape(node.args[0])
-    gamma, beta = _scale_and_shift(importer, node, 2, shape[len(shape) - rank :])
+    gamma, beta = _scale_and_shift(importer, node, 2, shape[len(shape) - rank :], str(data.ty.dtype))
     return _R.nn.layer_norm(data, gamma, beta, axes=list(range(-rank, 0)), epsilon=node.args[4])
 
 
 def _group_norm(importer: Any, node: Any) -> Any:
-    data, shape = importer.tensor(node.args[0]), importer.shape(node.args[0])
-    gamma, beta = _scale_and_shift(importer, node, 1, shape[1])
+    wide, shape = sum_type(importer, node.args[0]), importer.shape(node.args[0])
+    data = importer.tensor(node.args[0], wide)
+    gamma, beta = _scale_and_shift(importer, node, 1, shape[1], wide)
     groups, epsilon = node.args[6:8]
     axes = list(range(2, len(shape)))
-    return _R.nn.group_norm(data, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
+    normal = _R.nn.group_norm(data, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
+    return importer.cast(importer.emit(normal), importer.dtype(node.args[0]))
 
 
 def _instance_norm(importer: Any, node: Any) -> Any:
     """Convert one by the statistics of its input, or by those that it has kept, which is a batch norm."""
-    data, shape, epsilon = importer.tensor(node.args[0]), importer.shape(node.args[0]), node.args[7]
-    gamma, beta = _scale_and_shift(importer, node, 1, shape[1])
-    if node.args[5]:
-        return _R.nn.instance_norm(data, gamma, beta, channel_axis=1, axes=[*range(2, len(shape))], epsilon=epsilon)
+    if not node.args[5]:
+        return _kept_norm(importer, node, node.args[7])
+    wide, shape = sum_type(importer, node.args[0]), importer.shape(node.args[0])
+    data = importer.tensor(node.args[0], wide)
+    gamma, beta = _scale_and_shift(importer, node, 1, shape[1], wide)
+    axes = list(range(2, len(shape)))
+    normal = _R.nn.instance_norm(data, gamma, beta, channel_axis=1, axes=axes, epsilon=node.args[7])
+    return importer.cast(importer.emit(normal), importer.dtype(node.args[0]))
+
+
+def _batch_norm(importer: Any, node: Any) -> Any:
+    return _kept_norm(importer, node, node.args[6])
+
+
+def _kept_norm(importer: Any, node: Any, epsilon: float) -> Any:
+    """Normalize by the statistics that a model has kept."""
+    scale_and_shift = _scale_and_shift(importer, node, 1, (importer.shape(node.args[0])[1],))
     kept = map(importer.tensor, node.args[3:5])
-    return relax.TupleGetItem(importer.emit(_R.nn.batch_norm(data, gamma, beta, *kept, axis=1, epsilon=epsilon)), 0)
+    data = importer.tensor(node.args[0])
+    return normalize_by_statistics(importer.emit, data, (*scale_and_shift, *kept), epsilon)
 
 
 NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -158,4 +179,5 @@ NETWORK: Mapping[str, Callable[[Any, Any], Any]] = {
     "native_layer_norm.default": _layer_norm,
     "native_group_norm.default": _group_norm,
     "instance_norm.default": _instance_norm,
+    "_native_batch_norm_legit_no_training.default": _batch_norm,
 }

@@ -58,7 +58,8 @@ def _largest(function: Callable[..., Any], arg: Callable[..., Any]) -> Callable[
     return convert
 
 
-def _sum_type(importer: Any, node: Any) -> str:
+def sum_type(importer: Any, node: Any) -> str:
+    """Return the type that a tensor of a node's type is added up in."""
     dtype = str(importer.dtype(node))
     return "float32" if dtype in HALVES else dtype
 
@@ -68,7 +69,7 @@ def _variance(importer: Any, node: Any) -> Any:
 
 
 def _wide_variance(importer: Any, node: Any) -> Any:
-    dtype = _sum_type(importer, node)
+    dtype = sum_type(importer, node)
     data = importer.tensor(node.args[0], dtype)
     axes = _axes(node, argument(node, 1, "dim")) or list(range(node.args[0].meta["val"].ndim))
     keep = bool(node.kwargs.get("keepdim", False))
@@ -94,7 +95,7 @@ def _vector_norm(importer: Any, node: Any) -> Any:
 
 
 def _wide_norm(importer: Any, node: Any) -> Any:
-    data = importer.tensor(node.args[0], _sum_type(importer, node))
+    data = importer.tensor(node.args[0], sum_type(importer, node))
     order = argument(node, 1, "ord", 2)
     axes, keep = _axes(node, argument(node, 2, "dim")), bool(argument(node, 3, "keepdim", False))
     if order == 2:

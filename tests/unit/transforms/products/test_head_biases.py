@@ -41,6 +41,12 @@ def behind_the_transpose(emit: Any, x: Any, matrix: Any, bias: Any, u: Any, v: A
     return scores(emit, *(emit(R.add(each, queries)) for each in turned))
 
 
+def with_a_late_vector(emit: Any, x: Any, matrix: Any, bias: Any, u: Any, v: Any) -> Any:
+    """The second vector has its shape behind the first sum, as torch.export writes it."""
+    queries = emit(R.permute_dims(heads(emit, x, matrix, bias), [0, 2, 1, 3]))
+    return scores(emit, *(emit(R.add(queries, emit(R.reshape(each, [1, H, 1, D])))) for each in (u, v)))
+
+
 def without_a_bias(emit: Any, x: Any, matrix: Any, _bias: Any, u: Any, v: Any) -> Any:
     """As XLNet."""
     queries = heads(emit, x, matrix, None)
@@ -76,7 +82,7 @@ def count(module: Any, operator: str) -> int:
     return sum(operator_of(binding.value) == operator for binding in bindings_of(module["main"]))
 
 
-@pytest.mark.parametrize("make", [before_the_transpose, behind_the_transpose, without_a_bias, one])
+@pytest.mark.parametrize("make", [before_the_transpose, behind_the_transpose, with_a_late_vector, without_a_bias, one])
 def test_heads_are_of_one_product_with_a_bias(make: Any) -> None:
     module = function(inputs(*SHAPES), make)
     rewritten = add_to_biases(module, 1)

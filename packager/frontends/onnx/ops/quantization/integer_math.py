@@ -12,6 +12,7 @@ import onnx
 from tvm import relax
 from tvm.runtime import DataType
 
+from packager.bundle.dtypes import HALVES
 from packager.frontends.arithmetic import bit_cast, integer_power, remainder, shift
 from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, text
 
@@ -48,9 +49,10 @@ def _power(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     base, exponent = dtype_of(inputs[0]), dtype_of(inputs[1])
     integers = ("int", "uint")
     if not base.startswith(integers):
-        if exponent == base:
-            return convert("Pow", list(inputs), attributes)
-        return convert("Pow", [inputs[0], builder.emit(relax.op.astype(inputs[1], base))], attributes)
+        wide = "float32" if base in HALVES else base  # Relax has no powers of bfloat16
+        operands = [x if dtype_of(x) == wide else builder.emit(relax.op.astype(x, wide)) for x in inputs]
+        raised = convert("Pow", operands, attributes)
+        return raised if wide == base else relax.op.astype(builder.emit(raised), base)
     if not exponent.startswith(integers):
         wide = builder.emit(relax.op.astype(inputs[0], "float64"))
         raised = relax.op.power(wide, builder.emit(relax.op.astype(inputs[1], "float64")))

@@ -1,0 +1,198 @@
+"""Files of half precision, inputs and weights: they become what float32 files become with ``precision``."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import packager
+from packager.graph.dataflow import bindings_of, called_function
+from packager.lower.lowering import lower
+from packager.pipeline.import_models import import_model
+from packager.pipeline.options import BuildOptions
+from packager.pipeline.request import make_build_request
+from tests.integration.models.test_fronts import BATCH, FORMS, GPU, ROWS, WIDTH
+from tests.stages import placed_file
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+pytestmark = pytest.mark.slow
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+TOLERANCES = {"fp16": 4e-3, "bf16": 3e-2}
+
+
+class Images(nn.Module):
+    """Convolutions of each kind with a batch norm behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(8, 16, 3, bias=False), nn.BatchNorm2d(16), nn.SiLU())
+        self.second = nn.Sequential(nn.Conv2d(16, 16, 3, groups=16), nn.BatchNorm2d(16), nn.ReLU())
+        self.third = nn.Sequential(nn.ConvTranspose2d(16, 8, 2, 2), nn.BatchNorm2d(8, affine=False))
+
+    def forward(self, x: Any) -> Any:
+        return self.third(self.second(self.first(x)))
+
+
+class Alone(nn.Module):
+    """A batch norm that no convolution takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(x.sin())
+
+
+class Norms(nn.Module):
+    """A layer norm and a group norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.groups = nn.LayerNorm(16), nn.GroupNorm(2, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.groups(self.rows(x))
+
+
+class Modulated(nn.Module):
+    """A modulated convolution of StyleGAN2 (arXiv:1912.04958)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(6, 8, 3, 3))
+        self.style = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        style = self.style(x.mean((2, 3))) + 1
+        filters = self.filters[None] * style[:, None, :, None, None]
+        filters = filters * filters.pow(2).sum((2, 3, 4), keepdim=True).add(1e-3).rsqrt()
+        n, _, height, width = x.shape
+        result = F.conv2d(x.reshape(1, -1, height, width), filters.reshape(-1, *filters.shape[2:]), groups=n)
+        return result.reshape(n, 6, *result.shape[2:])
+
+
+MODELS = {"images": Images, "alone": Alone, "norms": Norms, "modulated": Modulated}
+NORMS = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
+
+
+def made(name: str) -> tuple[Any, Any]:
+    """Return a float32 model with statistics that are no ones and zeros, and its input."""
+    torch.manual_seed(0)
+    module = MODELS[name]().eval()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.running_mean.normal_()
+            part.running_var.uniform_(0.5, 2)
+        if isinstance(part, NORMS) and part.weight is not None:
+            part.weight.data.uniform_(0.5, 2)
+            part.bias.data.normal_()
+    return module, torch.randn(2, 8, 16, 16)
+
+
+def saved(module: Any, inputs: tuple[Any, ...], path: Path) -> Path:
+    """Export to ``path``, by the exporter that its name tells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if path.suffix == ".pt2":
+            torch.export.save(torch.export.export(module, inputs), path)
+        else:
+            torch.onnx.export(module, inputs, path, dynamo=False, opset_version=17)
+    return path
+
+
+def computed(model: Path, x: Any, targets: tuple[str, ...]) -> np.ndarray:
+    with packager.load(packager.build(model, model.with_suffix(".so"), targets=targets)) as bundle:
+        (spec,) = bundle.inputs
+        (result,) = bundle.run({spec.name: x}).values()
+    return torch.as_tensor(result).float().numpy() if torch.is_tensor(result) else np.asarray(result, "f4")
+
+
+@pytest.mark.parametrize("form", ["half.pt2", "half.onnx", "mixed.pt2"])
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_bundle_is_as_near_to_float32_as_torch(tmp_path: Path, name: str, precision: str, form: str) -> None:
+    """``mixed``: norms are float32, as is usual in training; torch's older exporter writes no valid file of that."""
+    module, x = made(name)
+    half = copy.deepcopy(module).to(TYPES[precision])
+    if form.startswith("mixed"):
+        for part in half.modules():
+            if isinstance(part, NORMS):
+                part.float()
+    given = x.to(TYPES[precision])
+    model = saved(half, (given,), tmp_path / form)
+    with torch.no_grad():
+        want = module(x).numpy()
+    got = computed(model, given if precision == "bf16" else given.numpy(), ("llvm",))
+    assert np.abs(got - want).max() <= TOLERANCES[precision] * np.abs(want).max()
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+def test_batch_norms_are_part_of_convolutions(tmp_path: Path, suffix: str, precision: str) -> None:
+    module, x = made("images")
+    half = copy.deepcopy(module).to(TYPES[precision])
+    model = placed_file(saved(half, (x.to(TYPES[precision]),), tmp_path / f"m{suffix}"), targets=GPU)
+    names = [called_function(binding.value) or "" for binding in bindings_of(lower(model, "cuda").main)]
+    assert not any(word in name for name in names for word in ("subtract", "divide", "multiply_add")), names
+
+
+# Their functions read float32 tensors of the test's own.
+FLOAT32 = (
+    *("two masks", "three axes", "relative positions", "windows with biases", "windows with masks", "rotary"),
+    *("windows of two axes", "cosine", "cosine with a mask", "cosine packed", "factors of rows"),
+    *("factors after a mask", "normalized heads", "rms of heads", "biases behind heads"),
+)
+
+
+@pytest.mark.sampled(8, every_value=False)
+@pytest.mark.parametrize("name", [name for name in FORMS if name not in FLOAT32])
+@pytest.mark.parametrize("precision", TYPES)
+def test_forms_of_layers_have_no_more_kernels(tmp_path: Path, name: str, precision: str) -> None:
+    module, inputs = FORMS[name]
+    half = copy.deepcopy(module).eval().to(TYPES[precision])
+    given = tuple(x.to(TYPES[precision]) if x.is_floating_point() else x for x in inputs)
+    halves = placed_file(saved(half, given, tmp_path / "half.pt2"), targets=GPU)
+    full = placed_file(saved(module.eval(), inputs, tmp_path / "full.pt2"), targets=GPU, precision=precision)
+    kinds, calls = [], []
+    for model in (halves, full):
+        called = [called_function(binding.value) for binding in bindings_of(lower(model, "cuda").main)]
+        taken = [model.partitions[call].partition.composites[0].name for call in called if call in model.partitions]
+        kinds.append(sorted(taken))
+        calls.append(sum(call is not None for call in called))
+    assert kinds[0] == kinds[1]
+    assert calls[0] <= calls[1]
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_a_mask_of_constants_that_a_product_makes_stays_in_float32(tmp_path: Path, precision: str) -> None:
+    """Biases of relative positions, as Swin V2 (arXiv:2111.09883) has them, are folded, and attention is one kernel."""
+
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.mlp = (
+                nn.Linear(WIDTH, 3 * WIDTH),
+                nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 4)),
+            )
+            self.register_buffer("places", torch.randn(ROWS * ROWS, 2))
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(x).view(BATCH, ROWS, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4)
+            bias = self.mlp(self.places).view(1, ROWS, ROWS, 4).permute(0, 3, 1, 2).sigmoid() * 16
+            weights = (q @ k.transpose(2, 3) * 0.2 + bias).softmax(-1)
+            return (weights @ v).transpose(1, 2).reshape(BATCH, ROWS, WIDTH)
+
+    path = saved(Biased().eval(), (torch.randn(BATCH, ROWS, WIDTH),), tmp_path / "m.pt2")
+    model = placed_file(path, targets=GPU, precision=precision)
+    names = {placed.partition.composites[0].name for placed in model.partitions.values()}
+    assert names == {"cutlass.attention", "cutlass.dense"}
+    imported = import_model(make_build_request(BuildOptions(path, targets=GPU, precision=precision)))
+    assert imported.signature.inputs[0].dtype == "float32"
