@@ -22,6 +22,11 @@ FLOATS = (*HALVES, "float32")
 """The types that models compute in: products of matrices on GPUs, and arithmetic that is simplified."""
 
 
+def wide_type(dtype: str) -> str:
+    """Return the type to compute in what is rounded to a type then: float32 for half precision."""
+    return "float32" if dtype in HALVES else dtype
+
+
 @dataclass(frozen=True)
 class DType:
     """An element type: its numpy name, its safetensors name, and its DLPack (code, bits)."""

@@ -28,7 +28,7 @@ from packager.graph.dataflow import (
 )
 from packager.graph.identity import IdentityMap
 from packager.graph.normalize import OPERATOR, Normalization, attributes_of_call, normalize
-from packager.graph.rewrite import map_bindings
+from packager.graph.rewrite import Bindings, map_bindings
 from packager.transforms.simplify.match_norms import Written, find_written
 
 WHOLE = ("nn.group_norm", "nn.instance_norm", "nn.rms_norm")
@@ -61,10 +61,15 @@ def read_halves(module: tvm.IRModule) -> tvm.IRModule:
             data = cast.args[0]
             if _is_half(binding.var) and str(data.ty.dtype) == str(binding.var.ty.dtype):
                 return [relax.VarBinding(binding.var, relax.Call(resized.op, [data, resized.args[1]], resized.attrs))]
-        cast = flow.call(value.args[0], "astype") if operator_of(value) == OPERATOR else None
+        if operator_of(value) != OPERATOR:
+            return [binding]
+        view = flow.call(value.args[0], "reshape")
+        cast = flow.call(value.args[0] if view is None else view.args[0], "astype")
         if cast is None or not _is_half(cast.args[0]):
             return [binding]
-        return [relax.VarBinding(binding.var, normalize(cast.args[0], attributes_of_call(value.attrs)))]
+        made, data = Bindings(binding.var), cast.args[0]
+        data = data if view is None else made.bind(relax.op.reshape(data, view.args[1]))
+        return made.ended(normalize(data, attributes_of_call(value.attrs)))
 
     return relax.transform.Normalize()(map_bindings(module, changed))
 

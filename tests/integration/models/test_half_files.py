@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import packager
@@ -132,6 +135,69 @@ def test_a_bundle_is_as_near_to_float32_as_torch(tmp_path: Path, name: str, prec
         want = module(x).numpy()
     got = computed(model, given if precision == "bf16" else given.numpy(), ("llvm",))
     assert np.abs(got - want).max() <= TOLERANCES[precision] * np.abs(want).max()
+
+
+OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "power": lambda x: x.abs() ** 2.5,
+    "cube": lambda x: F.gelu(x, approximate="tanh") + x**3,
+    "fmod": lambda x: torch.fmod(x, 0.75),
+    "floor_divide": lambda x: torch.floor_divide(x, 0.75),
+    "argmax": lambda x: x.argmax(-1).to(x.dtype),
+    "argmin of all": lambda x: x.argmin(1).to(x.dtype),
+    "renorm": lambda x: torch.renorm(x, 2, 0, 1.0),
+    "grid_sample": lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False),
+    "instance norm": F.instance_norm,
+    "lp pool": lambda x: F.lp_pool2d(x, 2, 2),
+}
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_of_halves_compute_what_torch_does(tmp_path: Path, name: str, precision: str) -> None:
+    class Operator(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return OPERATORS[name](x)
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 8, 8).to(TYPES[precision])
+    want = Operator()(x).float().numpy()
+    model = saved(Operator(), (x,), tmp_path / "m.pt2")
+    for targets in (("llvm",), ("llvm", "ccompiler")):
+        got = computed(model, x if precision == "bf16" else x.numpy(), targets)
+        assert np.abs(got - want).max() <= TOLERANCES[precision] * np.abs(want).max()
+
+
+# A model of one operator, of x [2, 4, 8, 8].
+NODES = {
+    "DequantizeLinear": "q = Cast <to = 3> (x) y = DequantizeLinear (q, s)",
+    "QuantizeLinear": "q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = Mul (d, s)",
+    "Mod": "y = Mod <fmod = 1> (x, s)",
+    "Pow": "y = Pow (s, x)",
+    "LpPool": "y = LpPool <kernel_shape = [2, 2], strides = [2, 2]> (x)",
+    "InstanceNormalization": "y = InstanceNormalization (x, c, c)",
+    "GroupNormalization": "y = GroupNormalization <num_groups = 2> (x, c, c)",
+}
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("name", NODES)
+def test_nodes_of_halves_compute_what_those_of_float32_do(tmp_path: Path, name: str, precision: str) -> None:
+    results = []
+    x = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0)).to(TYPES[precision])
+    for dtype in ("float", {"fp16": "float16", "bf16": "bfloat16"}[precision]):
+        text = f"""g ({dtype}[2,4,8,8] x) => ({dtype}[2,4,a,b] y) {{
+            f = Constant <value = float {{0.75}}> ()
+            s = Cast <to = {onnx.TensorProto.DataType.Value(dtype.upper())}> (f)
+            z = Constant <value = int8 {{3}}> ()
+            v = Constant <value = float[4] {{0.5, -1.5, 2.0, 1.0}}> ()
+            c = Cast <to = {onnx.TensorProto.DataType.Value(dtype.upper())}> (v)
+            {NODES[name]}
+        }}"""
+        path = tmp_path / f"{dtype}.onnx"
+        onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 22]>\n{text}'), path)
+        given = x.float().numpy() if dtype == "float" else x if precision == "bf16" else x.numpy()
+        results.append(computed(path, given, ("llvm",)))
+    assert np.abs(results[1] - results[0]).max() <= TOLERANCES[precision] * np.abs(results[0]).max()
 
 
 @pytest.mark.parametrize("precision", TYPES)

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from packager.bundle.dtypes import HALVES
+from packager.bundle.dtypes import HALVES, wide_type
 from packager.frontends.arithmetic import elementwise
 from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of
 
@@ -78,7 +78,7 @@ def _celu(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _conv
     emit = builder.emit
     (data,) = inputs
     given = dtype_of(data)
-    dtype = "float32" if given in HALVES else given
+    dtype = wide_type(given)
     data = emit(relax.op.astype(data, dtype)) if dtype != given else data
     zero, alpha = relax.const(0, dtype), relax.const(attributes.get("alpha", 1.0), dtype)
     power = emit(relax.op.exp(emit(relax.op.divide(emit(relax.op.minimum(data, zero)), alpha))))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tvm import relax
 
-from packager.bundle.dtypes import HALVES
+from packager.bundle.dtypes import wide_type
 from packager.frontends.torch.ops.integers import INTEGERS, power_of_integers
 from packager.frontends.torch.ops.program import argument, operator_of
 
@@ -48,6 +48,17 @@ def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Ca
             scaled = importer.emit(_R.multiply(scaled, importer.tensor(alpha, dtype)))
             first, second = (scaled, second) if swapped else (first, scaled)
         return (_OF_BOOLS.get(function, function) if dtype == "bool" else function)(first, second)
+
+    return convert
+
+
+def _wide(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a converter that computes half precision in float32, as torch does: Relax has no such of bfloat16."""
+
+    def convert(importer: Any, node: Any) -> Any:
+        wide = wide_type(importer.dtype(node))
+        result = function(*(importer.tensor(operand, wide) for operand in node.args[:2]))
+        return importer.cast(importer.emit(result), importer.dtype(node))
 
     return convert
 
@@ -95,18 +106,14 @@ def _logical(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
 def _power(importer: Any, node: Any) -> Any:
     dtype = importer.dtype(node)
-    base, exponent = (importer.tensor(operand, dtype) for operand in node.args)
     if node.args[1] == 2:
+        base = importer.tensor(node.args[0], dtype)
         return _R.multiply(base, base)
     if node.args[1] == 0.5:
-        return _R.sqrt(base)
+        return _R.sqrt(importer.tensor(node.args[0], dtype))
     if dtype.startswith(("int", "uint")):
         return power_of_integers(importer, node)
-    if dtype not in HALVES:
-        return _R.power(base, exponent)
-    # As torch computes it; Relax has none of bfloat16.
-    wide = (importer.cast(operand, "float32") for operand in (base, exponent))
-    return importer.cast(importer.emit(_R.power(*wide)), dtype)
+    return _wide(_R.power)(importer, node)
 
 
 def _divide_mode(importer: Any, node: Any) -> Any:
@@ -123,7 +130,7 @@ def _divide_mode(importer: Any, node: Any) -> Any:
 def _floor_divide(importer: Any, node: Any) -> Any:
     dtype = importer.dtype(node)
     first, second = (importer.tensor(operand, dtype) for operand in node.args[:2])
-    if dtype.startswith("float"):
+    if not dtype.startswith(("int", "uint")):
         return _R.floor(importer.emit(_R.divide(first, second)))
     return _R.floor_divide(first, second)
 
@@ -189,7 +196,6 @@ _ARITHMETIC = {
     "sub": _R.subtract,
     "mul": _R.multiply,
     "div": _R.divide,
-    "fmod": _R.mod,
 }
 _COMPARISONS = {
     "eq": _R.equal,
@@ -226,6 +232,7 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "logical_and.default": _logical(_R.logical_and),
     "logical_or.default": _logical(_R.logical_or),
     "logical_xor.default": _logical(_R.logical_xor),
+    **{f"fmod.{kind}": _wide(_R.mod) for kind in _KINDS},
     "pow.Tensor_Scalar": _power,
     "pow.Tensor_Tensor": _power,
     "pow.Scalar": _power,
@@ -237,6 +244,7 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "clamp_min.default": _clamp,
     "clamp_max.default": _binary(_R.minimum),
     "_to_copy.default": _to_copy,
+    "prims::convert_element_type.default": _to_copy,
     "lift_fresh_copy.default": _to_copy,
     "where.self": _where,
     "where.ScalarOther": _where,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from packager.bundle.dtypes import HALVES
+from packager.bundle.dtypes import wide_type
 from packager.frontends.torch.ops.program import argument
 from packager.frontends.torch.ops.views import strided_slice
 
@@ -24,7 +24,7 @@ def _embedding_bag(importer: Any, node: Any) -> Any:
     mode, padding = argument(node, 4, "mode", _SUM), argument(node, 8, "padding_idx", -1)
     weights = argument(node, 6, "per_sample_weights")
     dtype, emit = importer.element_type(weight.meta["val"].dtype), importer.emit
-    wide = "float32" if dtype in HALVES else dtype
+    wide = wide_type(dtype)
     given = importer.tensor(indices)
     rows = importer.cast(emit(_R.take(importer.tensor(weight), given, axis=0)), wide)
     if weights is not None:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from tvm import relax
 
+from packager.bundle.dtypes import wide_type
 from packager.frontends.batch_norms import normalize_by_statistics
 from packager.frontends.torch.ops.program import argument
-from packager.frontends.torch.ops.reductions import sum_type
 
 _R = relax.op
 
@@ -131,7 +131,7 @@ def _layer_norm(importer: Any, node: Any) -> Any:
 
 
 def _group_norm(importer: Any, node: Any) -> Any:
-    wide, shape = sum_type(importer, node.args[0]), importer.shape(node.args[0])
+    wide, shape = wide_type(importer.dtype(node.args[0])), importer.shape(node.args[0])
     data = importer.tensor(node.args[0], wide)
     gamma, beta = _scale_and_shift(importer, node, 1, shape[1], wide)
     groups, epsilon = node.args[6:8]
@@ -144,7 +144,7 @@ def _instance_norm(importer: Any, node: Any) -> Any:
     """Convert one by the statistics of its input, or by those that it has kept, which is a batch norm."""
     if not node.args[5]:
         return _kept_norm(importer, node, node.args[7])
-    wide, shape = sum_type(importer, node.args[0]), importer.shape(node.args[0])
+    wide, shape = wide_type(importer.dtype(node.args[0])), importer.shape(node.args[0])
     data = importer.tensor(node.args[0], wide)
     gamma, beta = _scale_and_shift(importer, node, 1, shape[1], wide)
     axes = list(range(2, len(shape)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.bundle.dtypes import HALVES
+from packager.bundle.dtypes import wide_type
 from packager.frontends.torch.ops.program import argument
 
 _R = relax.op
@@ -58,10 +58,8 @@ def _largest(function: Callable[..., Any], arg: Callable[..., Any]) -> Callable[
     return convert
 
 
-def sum_type(importer: Any, node: Any) -> str:
-    """Return the type that a tensor of a node's type is added up in."""
-    dtype = str(importer.dtype(node))
-    return "float32" if dtype in HALVES else dtype
+def _sum_type(importer: Any, node: Any) -> str:
+    return wide_type(importer.dtype(node))
 
 
 def _variance(importer: Any, node: Any) -> Any:
@@ -69,7 +67,7 @@ def _variance(importer: Any, node: Any) -> Any:
 
 
 def _wide_variance(importer: Any, node: Any) -> Any:
-    dtype = sum_type(importer, node)
+    dtype = _sum_type(importer, node)
     data = importer.tensor(node.args[0], dtype)
     axes = _axes(node, argument(node, 1, "dim")) or list(range(node.args[0].meta["val"].ndim))
     keep = bool(node.kwargs.get("keepdim", False))
@@ -95,7 +93,7 @@ def _vector_norm(importer: Any, node: Any) -> Any:
 
 
 def _wide_norm(importer: Any, node: Any) -> Any:
-    data = importer.tensor(node.args[0], sum_type(importer, node))
+    data = importer.tensor(node.args[0], _sum_type(importer, node))
     order = argument(node, 1, "ord", 2)
     axes, keep = _axes(node, argument(node, 2, "dim")), bool(argument(node, 3, "keepdim", False))
     if order == 2:

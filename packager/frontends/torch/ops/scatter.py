@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from packager.bundle.dtypes import HALVES
+from packager.bundle.dtypes import wide_type
 from packager.frontends.scatter import needs_flat_indices, scatter_flat
 from packager.frontends.torch.ops.indexing import wrap_negative
 from packager.frontends.torch.ops.program import argument, axis_of, operator_of
@@ -82,7 +82,7 @@ def _reduced(importer: Any, node: Any, places: Any, updates: Any, kind: str, *, 
     """Reduce with what the data have at the indices, or with the identity of the reduction in place of it."""
     dtype, axis, reduction = importer.dtype(node), axis_of(node, 1), _REDUCTIONS[kind]
     data = importer.tensor(node.args[0])
-    wide = "float32" if kind == "mean" and dtype in HALVES else dtype
+    wide = wide_type(dtype) if kind == "mean" else dtype
     data, updates = importer.cast(data, wide), importer.cast(updates, wide)
     if not with_self:
         neutral = _filled(importer, updates, _identity(reduction, wide))

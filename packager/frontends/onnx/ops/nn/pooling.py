@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from packager.bundle.dtypes import wide_type
 from packager.frontends.onnx.ops.nn.padding import same_padding
 from packager.frontends.onnx.ops.operands import (
     Convert,
@@ -112,19 +113,20 @@ def _lp_pool(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], co
     data = inputs[0]
     if not _is_static(data):
         return convert("LpPool", list(inputs), attributes)
-    dtype, p = dtype_of(data), float(attributes.get("p", 2))
+    dtype, p = wide_type(dtype_of(data)), float(attributes.get("p", 2))
     windows = _windows(data, attributes)
 
     def compute(x: Any) -> Any:
         def powered(*i: Any) -> Any:
-            size = tirx.abs(x(*i))
+            size = tirx.abs(x(*i).astype(dtype))
             return size if p == 1 else size * size if p == 2 else tirx.power(size, tirx.const(p, dtype))
 
         terms = te.compute(x.shape, powered, name="powers")
         total = reduce_windows(terms, windows, te.sum, tirx.const(0.0, dtype), "window_sum")
 
         def root(*i: Any) -> Any:
-            return total(*i) if p == 1 else tirx.power(total(*i), tirx.const(1.0 / p, dtype))
+            found = total(*i) if p == 1 else tirx.power(total(*i), tirx.const(1.0 / p, dtype))
+            return found.astype(x.dtype)
 
         return te.compute(total.shape, root, name="lp_pool")
 

@@ -45,7 +45,8 @@ def _quantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], c
     data, scale, zero = inputs[0], inputs[1], optional(inputs, 2)
     output, block = attributes.get("output_dtype", 0), attributes.get("block_size", 0)
     stored = dtype_of(zero) if zero is not None else get_type(output) if output else "uint8"
-    if dtype_of(data) == "float16" and stored == "uint16":  # whose numbers float16 does not reach
+    reached = stored != "uint16" or dtype_of(data) != "float16"  # whose numbers float16 does not reach
+    if not reached or dtype_of(data) == "bfloat16":
         data, scale = (builder.emit(relax.op.astype(operand, "float32")) for operand in (data, scale))
     if stored not in LARGEST and not block:
         return convert("QuantizeLinear", [data, scale, *inputs[2:]], attributes)
@@ -72,7 +73,10 @@ def _dequantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
     data, scale, zero = inputs[0], inputs[1], optional(inputs, 2)
     stored, block = dtype_of(data), attributes.get("block_size", 0)
     if stored not in LARGEST and not block:
-        return convert("DequantizeLinear", list(inputs), attributes)
+        if dtype_of(scale) != "bfloat16":
+            return convert("DequantizeLinear", list(inputs), attributes)
+        operands = [data, _single(builder, scale), *inputs[2:]]
+        return relax.op.astype(builder.emit(convert("DequantizeLinear", operands, attributes)), dtype_of(scale))
     if block and stored not in RANGES:
         raise ValueError(f"DequantizeLinear in blocks of {stored} is not supported")
     emit, wide = builder.emit, data
