@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -63,14 +64,18 @@ def instance(entry: Entry) -> tuple[nn.Module, Inputs]:
     return module, inputs
 
 
-def export(module: nn.Module, inputs: Inputs, path: Path) -> None:
-    """Write an ONNX file of fixed shapes by torch's older exporter, which needs no package beyond torch."""
+def export(module: nn.Module, inputs: Inputs, path: Path, dims: Mapping[int, str] | None = None) -> None:
+    """Write an ONNX file by torch's older exporter, which needs no package beyond torch.
+
+    Its shapes are fixed but for the ``dims`` of all inputs and of the output, axes with their names.
+    """
+    symbolic = dict.fromkeys([*inputs, "output"], dims) if dims else None
     torch.backends.mha.set_fastpath_enabled(False)  # a fused operator that the exporter does not know
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module, tuple(inputs.values()), path, dynamo=False, opset_version=OPSET,
-            input_names=list(inputs), output_names=["output"],
+            input_names=list(inputs), output_names=["output"], dynamic_axes=symbolic,
         )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms, read_halves
 from packager.transforms.simplify.regroup_norms import regroup_norms
 from packager.transforms.simplify.sink_reshapes import sink_reshapes
+from packager.transforms.simplify.whole_reductions import split_whole_reductions
 
 _R = relax.transform
 SIMPLIFY = [
@@ -82,7 +83,7 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
         module = keep_block_weights(tidy, num_inputs, arrays, on_gpu=device == "cuda", dims=dims, every=every)
     if device == "cuda":
         im2col_inputs = num_inputs if wanted.im2col else None
-        tidy = apply(TIDY, to_last_axis(module, of_images=True))
+        tidy = apply(TIDY, to_last_axis(split_whole_reductions(module), of_images=True))
         volumes = find_volumes(tidy, num_inputs, wanted)
         module = to_channels_last(tidy, im2col_inputs=im2col_inputs, wanted=wanted, volumes=volumes)
         if wanted.planar_convolutions:

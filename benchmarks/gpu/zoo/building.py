@@ -16,7 +16,7 @@ import torch
 
 import packager
 from benchmarks.gpu.torch_models import DTYPES
-from benchmarks.gpu.zoo.cases import ENTRIES, FORMS, Case, cases, in_precision, module_of
+from benchmarks.gpu.zoo.cases import ENTRIES, FORMS, MOST, Case, cases, in_precision, module_of
 from benchmarks.zoo.models import export
 
 
@@ -30,7 +30,7 @@ def build_one(case: Case, folder: Path, arch: str, home: str, jobs: int) -> None
     if form.suffix == ".pt2":
         torch.export.save(torch.export.export(module, tuple(inputs.values())), path)
     else:
-        export(module, inputs, path)
+        export(module, inputs, path, {0: "batch"} if form.batches else None)
     start = time.perf_counter()
     targets = [f"cuda -arch={arch}" + (f" -home={home}" if home else ""), *form.targets]
     place = "trial" if case.form == "trial" else "greedy"
@@ -39,6 +39,7 @@ def build_one(case: Case, folder: Path, arch: str, home: str, jobs: int) -> None
         path.with_suffix(".so"),
         targets=targets,
         precision=None if form.halves else form.precision,
+        dims={"batch": (1, MOST)} if form.batches else None,
         golden=None,
         place=place,
         jobs=jobs,

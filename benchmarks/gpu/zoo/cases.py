@@ -40,6 +40,7 @@ BATCHES: dict[str, tuple[int, ...]] = {
     "resnet50": (1, 32),
 }
 OTHERS = (1, 8)  # of models that BATCHES lacks
+MOST = 32  # the largest batch of what takes any
 CUTLASS = "cutlass -candidates=1"  # what runs without `tune`
 
 
@@ -47,13 +48,14 @@ CUTLASS = "cutlass -candidates=1"  # what runs without `tune`
 class Form:
     """What a model is compiled from and to: Targets beside ``cuda``, the precision, and the file.
 
-    ``halves``: the file itself is in that precision, inputs and weights.
+    ``halves``: the file itself is in that precision, inputs and weights. ``batches``: it takes any batch up to MOST.
     """
 
     targets: tuple[str, ...] = ()
     precision: str = "fp16"
     suffix: str = ".onnx"
     halves: bool = False
+    batches: bool = False
 
 
 FORMS = {
@@ -63,6 +65,7 @@ FORMS = {
     "cutlass_pt2": Form((CUTLASS,), suffix=".pt2"),
     "cutlass_half": Form((CUTLASS,), suffix=".pt2", halves=True),
     "cutlass_half_onnx": Form((CUTLASS,), halves=True),
+    "cutlass_batches": Form((CUTLASS,), batches=True),
     "cublas": Form(("cublas",)),
     "cudnn": Form(("cudnn",)),
     "libraries": Form(("cublas", "cudnn")),

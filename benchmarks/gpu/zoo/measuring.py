@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import packager
-from benchmarks.gpu.cublas_torch import device_outputs, in_turns
+from benchmarks.gpu.cublas_torch import in_turns
 from benchmarks.gpu.torch_models import DTYPES
 from benchmarks.gpu.zoo.building import versions
 from benchmarks.gpu.zoo.cases import ENTRIES, FORMS, Case, cases, in_precision, module_of
@@ -56,7 +56,8 @@ def measure(cases: list[Case], folder: Path, *, compiled: bool, autotuned: bool,
             form = FORMS.get(name)  # what is tuned has none
             tensors = in_precision(inputs, DTYPES[form.precision]) if form and form.halves else inputs
             given = {name: tensor.cuda() for name, tensor in inputs_by_name(bundle, tensors).items()}
-            outputs = device_outputs(bundle)
+            (output,) = bundle.outputs
+            outputs = {output.name: torch.empty_like(exact, dtype=getattr(torch, output.dtype))}
             session = stack.enter_context(bundle.session(graph="on"))
             runs[name] = session.bind(given, outputs, stream)
             runs[name]()
