@@ -16,7 +16,6 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
-from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.tir_loops import emit_rows
 
 TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}
@@ -55,11 +54,6 @@ class _Sampling:
 def legalize_grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Legalize ``image.grid_sample`` of [N, C, *extents] by a grid [N, axes, *sizes], its last axis first."""
     data, grid = call.args
-    if str(data.ty.dtype) == "bfloat16":  # which LLVM has no vectors of
-        data, grid = (_cast(builder, operand, "float32") for operand in call.args)
-        sampled = relax.Call(call.op, [data, grid], call.attrs)
-        result = builder.emit(legalize_grid_sample(builder, builder.normalize(sampled)))
-        return _cast(builder, result, "bfloat16")
     extents, types = data.ty.shape.values[2:], {str(data.ty.dtype), str(grid.ty.dtype)}
     known = all(isinstance(extent, tirx.IntImm) for extent in extents)
     sampling = _Sampling(
@@ -72,10 +66,6 @@ def legalize_grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax
     )
     tables = _emit_tables(builder, sampling, data, grid)
     return _emit_samples(builder, sampling, data, tables, grid)
-
-
-def _cast(builder: relax.BlockBuilder, data: Any, dtype: str) -> relax.Expr:
-    return builder.emit(legalize_astype(builder, builder.normalize(relax.op.astype(data, dtype))))
 
 
 def _emit_tables(builder: Any, sampling: _Sampling, data: Any, grid: Any) -> list[Any]:
