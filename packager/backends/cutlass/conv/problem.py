@@ -14,6 +14,7 @@ from packager.backends.cutlass.conv.groups import group_width, pack_groups
 from packager.backends.cutlass.conv.kernels import VOLUME_REACH
 from packager.backends.cutlass.core.drafts import FunctionDraft, GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.core.row_ranges import rank_by_rows
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.backends.problem_calls import bias_parameter
 from packager.bundle.dtypes import FLOATS
@@ -68,6 +69,9 @@ def add_convolution(
     ranking = _rank(problem, options, most((conv.batch, *conv.result)))
     draft = group.add("gemm" if conv.is_product else f"conv{'3d' * (len(conv.window) == 3)}", ranking)
     x, w, y, residual = ("a", "b", "d", "c") if conv.is_product else ("x", "w", "y", "residual")
+    if not conv.is_product:
+        extents = ("out_height", "out_width") if len(conv.window) == 2 else ("result[0]", "result[1]", "result[2]")
+        draft.rows = " * ".join(f"problem.{each}" for each in ("batch", *extents))
     draft.pointer(x, Parameter("argument", arguments[problem.x]))
     draft.pointer(w, _weights(conv, arguments[problem.w], group))
     if chain.bias is not None:
@@ -121,7 +125,11 @@ def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
     conv, chain = problem.conv, problem.chain
     activation, residual = chain.activation or "none", chain.residual is not None
     form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
-    if conv.is_product:
+
+    def rank(rows: int, _known: bool) -> Ranking:
+        if not conv.is_product:
+            return rank_conv(conv_shape(conv, rows), form, options)
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
         return rank_gemm(shape, replace(form, constant=True), (conv.channels, conv.filters), options)
-    return rank_conv(conv_shape(conv, rows), form, options)
+
+    return rank(rows, True) if isinstance(conv.batch, int) else rank_by_rows(rank, math.prod(conv.result), rows)

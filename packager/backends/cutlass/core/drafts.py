@@ -17,15 +17,16 @@ Most = Callable[[Sequence[Any]], int]
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel and its GPUs: ``arch`` 0 is any, 90 is sm_90a."""
+    """A kernel and its GPUs: ``arch`` 0 is any, 90 is sm_90a; and the most ``rows`` that it is launched for, 0 any."""
 
     kernel: KernelConfig
     arch: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to solve a problem: launches the first of ``choices`` that supports the GPU."""
+    """One way to solve a problem: launches the first of ``choices`` that supports the GPU and the rows of the run."""
 
     choices: tuple[Choice, ...]
 
@@ -75,10 +76,11 @@ class Steps:
 @dataclass
 class FunctionDraft(ProblemCall):
     """A function that fills in a structure of ``templates/cutlass/common/problems.h`` and launches a kernel, or those
-    of ``steps``."""
+    of ``steps``. ``rows`` is the C expression of a problem's rows."""
 
     ranking: Ranking = field(kw_only=True)
     steps: Steps | None = None
+    rows: str = "problem.m"
 
     def choices(self, shipped: Sequence[Candidate]) -> Iterator[Choice]:
         """Yield the kernels that it launches with the candidates that the bundle ships."""
@@ -98,14 +100,14 @@ class FunctionDraft(ProblemCall):
             "type": self.problem,
             "fields": self.fields,
             "steps": None if self.steps is None else self.steps.view(),
-            "candidates": [
-                [
-                    {"kernel": choice.kernel.name, "arch": choice.arch, "counts": choice.kernel.needs_workspace}
-                    for choice in candidate.choices
-                ]
-                for candidate in shipped
-            ],
+            "candidates": [[self._choice(choice) for choice in candidate.choices] for candidate in shipped],
         }
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        """Return the values of a case of the template, which is taken ``when`` all conditions hold."""
+        gpu = [f"pk_cuda_device(cuda)->arch == {choice.arch}"] if choice.arch else []
+        when = [*gpu, *([f"{self.rows} <= {choice.rows}"] if choice.rows else [])]
+        return {"kernel": choice.kernel.name, "when": " && ".join(when), "counts": choice.kernel.needs_workspace}
 
 
 @dataclass

@@ -12,6 +12,7 @@ from packager.backends.cutlass.core.drafts import Ranking, rank
 from packager.backends.cutlass.core.element_types import ELEMENTS, vector_of
 from packager.backends.cutlass.core.kernel import KernelConfig
 from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.core.row_ranges import rank_by_rows
 from packager.backends.cutlass.gemm.few_rows import EIGHT, RowsForm, few_rows_kernels
 from packager.backends.cutlass.gemm.kernels import SMS, GemmConfig, TiledConfig
 from packager.backends.cutlass.gemm.tiles import portfolio as tiles_of
@@ -179,6 +180,13 @@ def rank_gemm(
     sliced = replace(plain[0], tile=replace(whole, slices=options.split_k_slices))
     ranking = rank(problem, options.arch, _with_second(newest, sliced), _with_second(plain, sliced))
     return replace(ranking, workspace=sliced.workspace_bytes(MOST_SMS))
+
+
+def rank_rows(shape: GemmShape, least: int, rank: Callable[[GemmShape], Ranking]) -> Ranking:
+    """Rank the kernels for a product of ``least`` rows or more by those that ``rank`` returns, for ranges of rows."""
+    if shape.has_fixed_rows:
+        return rank(shape)
+    return rank_by_rows(lambda rows, known: rank(replace(shape, rows=rows, has_fixed_rows=known)), least, shape.rows)
 
 
 def rank_few_rows(shape: GemmShape, form: GemmForm, options: CutlassOptions) -> Ranking:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm, rank_rows
 from packager.backends.cutlass.gemm.few_rows import has_few_rows
 from packager.backends.cutlass.gemm.kernels import TYPES
 from packager.backends.cutlass.gemm.normed import add_rows, pack_with_gains
@@ -87,4 +88,4 @@ def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed
     form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual, problem.constant)
     if normed:
         return rank_few_rows(shape, replace(form, normed=True), options)
-    return rank_gemm(shape, form, divisors, options)
+    return rank_rows(shape, _known(problem.rows), partial(rank_gemm, form=form, divisors=divisors, options=options))

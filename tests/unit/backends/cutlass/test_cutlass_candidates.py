@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,8 @@ pytest.importorskip("tvm")
 from packager.backends.cutlass.candidates import WORTH, Shipping, ship
 from packager.backends.cutlass.core.drafts import GroupDraft, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
+from packager.backends.cutlass.core.row_ranges import range_ends
+from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm, rank_rows
 from packager.bundle.tuning_records import Record, Timing, make_records
 
 SHAPE = GemmShape(1024, 3072, 768, 1)
@@ -166,3 +168,69 @@ def test_tuned_problems_keep_the_winner_and_lend_it() -> None:
     group = draft(SHAPE, replace(SHAPE, rows=1000))
     found, _ = ship([group], 1, make_records([record(group, 0, 2)]), REVISION, ONCE)
     assert shipped(found, group)[0] == [names(group.functions[0].ranking)[2]]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "ends"),
+    [
+        (128, 4096, [256, 1024]),
+        (49, 1568, [98, 392]),
+        (1, 2048, [8, 128, 512]),
+        (1, 32, [8]),
+        (3136, 100352, [6272, 25088]),
+        (1024, 2048, []),
+        (1, 1, []),
+    ],
+)
+def test_ranges_of_rows_end_in_steps(least: int, most: int, ends: list[int]) -> None:
+    assert range_ends(least, most) == ends
+
+
+def by_rows(options: CutlassOptions, least: int, most: int) -> Ranking:
+    shape = replace(SHAPE, rows=most, has_fixed_rows=False)
+    return rank_rows(shape, least, partial(rank_gemm, form=FORM, divisors=(768, 3072), options=options))
+
+
+def test_rows_of_the_run_choose_the_best_kernel_of_their_range() -> None:
+    whole = rank_gemm(replace(SHAPE, rows=4096), FORM, (768, 3072), HOPPER)
+    ranking = by_rows(HOPPER, 128, 4096)
+    first, *others = ranking.candidates
+    assert others == [*whole.candidates]
+    *ranges, last = first.choices
+    assert last == whole.candidates[0].choices[0]
+    assert 0 < len(ranges) <= 2
+    assert [choice.rows for choice in ranges] == sorted(choice.rows for choice in ranges)
+    for choice in ranges:
+        best = rank_gemm(replace(SHAPE, rows=choice.rows, has_fixed_rows=True), FORM, (768, 3072), HOPPER)
+        assert choice.kernel == best.candidates[0].choices[0].kernel
+    assert len({choice.kernel.name for choice in first.choices}) == len(first.choices)
+
+
+def test_few_rows_of_symbolic_ones_have_the_kernel_of_few_rows() -> None:
+    first = by_rows(HOPPER, 1, 32).candidates[0].choices
+    assert [choice.rows for choice in first] == [8, 0]
+    assert first[0].kernel.name.startswith("pk_gemm_rows_f16_f16_8")
+
+
+def test_each_gpu_of_a_bundle_has_kernels_of_all_ranges() -> None:
+    first = by_rows(BOTH, 128, 4096).candidates[0].choices
+    archs = [choice.arch for choice in first]
+    assert archs == sorted(archs, reverse=True)
+    assert [choice.rows for choice in first if choice.arch == 90][-1] == 0
+    assert first[-1].arch == first[-1].rows == 0
+
+
+def test_known_rows_have_one_kernel() -> None:
+    shape = replace(SHAPE, has_fixed_rows=True)
+    ranking = rank_rows(shape, 1, partial(rank_gemm, form=FORM, divisors=(768, 3072), options=HOPPER))
+    assert all(len(candidate.choices) == 1 for candidate in ranking.candidates)
+
+
+def test_a_function_launches_the_first_kernel_whose_conditions_hold() -> None:
+    group = GroupDraft(name="part")
+    draft = group.add("gemm", by_rows(BOTH, 128, 4096))
+    (cases,) = draft.view(draft.ranking.candidates[:1])["candidates"]
+    whens = [case["when"] for case in cases]
+    assert whens[-1] == ""
+    assert any("arch == 90 && problem.m <= " in when for when in whens)
+    assert {case["kernel"] for case in cases} == {c.kernel.name for c in draft.choices(draft.ranking.candidates[:1])}
