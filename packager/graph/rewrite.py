@@ -116,6 +116,11 @@ class Bindings:
         return [*self.bindings, relax.VarBinding(self.variable, value)]
 
 
+def as_type(bind: Callable[[Any], Any], value: Any, dtype: str) -> Any:
+    """Return a tensor, by ``bind`` cast unless it has the type already."""
+    return value if str(value.ty.dtype) == dtype else bind(relax.op.astype(value, dtype))
+
+
 def recompute(flow: Dataflow, constant: Any, bind: Callable[[Any], Any]) -> Any:
     """Compute a constant again by ``bind``, where its own bindings may come later. Returns its new variable."""
     if isinstance(constant, relax.Tuple):

@@ -58,7 +58,6 @@ from packager.lower.legalize.accumulate import (
     legalize_softmax,
     reduce_in_float32,
 )
-from packager.lower.legalize.bfloat16 import in_float32
 from packager.lower.legalize.cumulative import legalize_in_rows
 from packager.lower.legalize.float8_cast import legalize_astype
 from packager.lower.legalize.grid_sample import legalize_grid_sample
@@ -107,7 +106,7 @@ CPU_LEGALIZERS = {
     "relax.argmin": legalize_arg_rows,
     "relax.cumsum": legalize_in_rows,
     "relax.cumprod": legalize_in_rows,
-    "relax.image.grid_sample": in_float32(legalize_grid_sample),
+    "relax.image.grid_sample": legalize_grid_sample,
     "relax.scatter_elements": legalize_scatter_elements,
     "relax.scatter_nd": legalize_scatter_nd,
     SCATTER_SLICES: legalize_scatter_slices,

@@ -83,11 +83,12 @@ def _finish(request: Request, model: ImportedModel) -> ImportedModel:
     from packager.graph.states import declare_states
     from packager.transforms.canonical import canonical
     from packager.transforms.half_precision import convert_precision
+    from packager.transforms.in_float32 import compute_in_float32
     from packager.transforms.micro_batch.micro_batch import split_batch
 
     _check_names(model)
     declared = declare_states(model, request.states, partly=bool(request.more_models))
-    conditioned = with_conditions(declared)
+    conditioned = compute_in_float32(with_conditions(declared))
     if request.targets.device != "cpu":
         return convert_precision(canonical(conditioned), request.precision)
     converted = convert_precision(conditioned, request.precision)

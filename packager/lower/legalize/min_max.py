@@ -14,7 +14,6 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
-from packager.bundle.dtypes import wide_type
 from packager.graph.dataflow import operator_of
 from packager.ir.pattern_kinds import SUMS
 
@@ -89,15 +88,11 @@ def legalize_min_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
 
 def legalize_arg(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize ``argmax`` or ``argmin``. Where all elements are the least of their type TVM's index is -1.
-
-    TVM has no least bfloat16: half precision is compared in float32.
-    """
+    """Legalize ``argmax`` or ``argmin``. Where all elements are the least of their type TVM's index is -1."""
     find = topi.argmax if operator_of(call) == "argmax" else topi.argmin
 
     def compute(operand: Any) -> Any:
-        data = topi.cast(operand, wide_type(operand.dtype))
-        found = find(data, call.attrs.axis, call.attrs.keepdims)
+        found = find(operand, call.attrs.axis, call.attrs.keepdims)
         return te.compute(found.shape, lambda *i: tirx.max(found(*i), tirx.const(0, found.dtype)), name="index")
 
     fusable = {"op_pattern": SUMS}

@@ -18,7 +18,7 @@ from tvm import relax
 from packager.graph.dataflow import Dataflow, computed_from_constants, scalar_of, static_shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.resize import Resizing, attributes_of_call
-from packager.graph.rewrite import map_bindings, rebuild_call
+from packager.graph.rewrite import as_type, map_bindings, rebuild_call
 
 VIEWS = ("reshape", "expand_dims", "squeeze")
 # Added to the squares of filters, which may be zeros.
@@ -86,15 +86,11 @@ def _written(modulated: _Modulated, bind: _Bind) -> Any:
     if modulated.epsilon is None:
         return rebuild_call(modulated.call, data, weights, groups=1)
     dtype = str(weights.ty.dtype)
-
-    def in_type(value: Any, to: str) -> Any:
-        return value if str(value.ty.dtype) == to else bind(op.astype(value, to))
-
-    wide, factors = in_type(weights, WIDE), in_type(style, WIDE)
+    wide, factors = as_type(bind, weights, WIDE), as_type(bind, style, WIDE)
     squares = bind(op.sum(bind(op.multiply(wide, wide)), [2, 3]))
     total = bind(op.add(bind(op.sum(squares, [1], keepdims=True)), relax.const(TINY, WIDE)))
     root = bind(op.reshape(bind(op.sqrt(total)), [filters, 1, 1, 1]))
-    normal = in_type(bind(op.divide(wide, root)), dtype)
+    normal = as_type(bind, bind(op.divide(wide, root)), dtype)
     result = bind(rebuild_call(modulated.call, data, normal, groups=1))
     # Of one image without an axis for it: sums of rows have no axes of one element between.
     shares = bind(op.divide(squares, total))
@@ -104,7 +100,7 @@ def _written(modulated: _Modulated, bind: _Bind) -> Any:
     squared = bind(op.multiply(factors, factors))
     small = bind(op.divide(relax.const(modulated.epsilon, WIDE), bind(op.reshape(total, [filters]))))
     norm = bind(op.add(bind(op.sum(bind(op.multiply(squared, shares)), [-1])), small))
-    scale = in_type(bind(op.divide(relax.const(1.0, WIDE), bind(op.sqrt(norm)))), dtype)
+    scale = as_type(bind, bind(op.divide(relax.const(1.0, WIDE), bind(op.sqrt(norm)))), dtype)
     return op.multiply(result, bind(op.reshape(scale, [images, filters, 1, 1])))
 
 

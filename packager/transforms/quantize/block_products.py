@@ -18,7 +18,7 @@ from packager.bundle.dtypes import HALVES
 from packager.graph.block_weights import DEQUANTIZE, BlockFormat, block_matmul, format_of
 from packager.graph.dataflow import Dataflow, axes_of, computed_from_constants, operator_of, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import map_operands, rebuild_main, with_main
+from packager.graph.rewrite import as_type, map_operands, rebuild_main, with_main
 from packager.graph.symbolic import extent_interval, shape_variables, to_extent
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _of_floats(builder: relax.BlockBuilder, product: _Product, renamed: Callable
     form = product.form
     form = replace(form, data_bytes=min(form.data_bytes, DATA_BYTES[dtype]))
     packed, scales, zeros = (_joined(builder, [*map(renamed, product.operands(n))]) for n in range(3))
-    value = block_matmul(_as_type(builder, data, "float32"), packed, scales, zeros, form)
+    value = block_matmul(as_type(builder.emit, data, "float32"), packed, scales, zeros, form)
     return value if dtype == "float32" else relax.op.astype(builder.emit(value), dtype)
 
 
@@ -179,10 +179,6 @@ def _source(flow: Dataflow, values: IdentityMap[Array], operand: Any) -> Array |
         operand = call.args[0]
     found = values.get(operand)
     return None if found is None or str(found.dtype) not in ("float16", "bfloat16", "float32", "uint8") else found
-
-
-def _as_type(builder: relax.BlockBuilder, value: Any, dtype: str) -> Any:
-    return value if str(value.ty.dtype) == dtype else builder.emit(relax.op.astype(value, dtype))
 
 
 def _find(flow: Dataflow, constants: IdentitySet, value: Any, dtypes: Sequence[str]) -> _Product | None:

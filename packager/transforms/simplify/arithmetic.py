@@ -29,7 +29,7 @@ from packager.graph.dataflow import (
     static_shape_of,
 )
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import rebuild_call, with_main
+from packager.graph.rewrite import as_type, rebuild_call, with_main
 
 CONVOLUTIONS = tuple(f"nn.conv{axes}d{kind}" for axes in (1, 2, 3) for kind in ("", "_transpose"))
 WIDE = "float32"
@@ -187,12 +187,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _in_type(self, constant: Any, dtype: str) -> Any:
         """Return a constant in a type, an inline one inline."""
-        if str(constant.ty.dtype) == dtype:
-            return constant
         number = _number(constant)
-        if number is not None:
-            return relax.const(number.astype(dtype), dtype)
-        return self.builder_.emit(relax.op.astype(constant, dtype))
+        return as_type(self.builder_.emit, constant, dtype) if number is None else relax.const(number, dtype)
 
     def _computed(self, operator: str, left: Any, right: Any) -> Any:
         """Return an operator on two constants: of inline ones an inline one, as passes that follow fold no others."""

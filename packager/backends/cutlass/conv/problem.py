@@ -126,10 +126,10 @@ def _rank(problem: ConvProblem, options: CutlassOptions, rows: int) -> Ranking:
     activation, residual = chain.activation or "none", chain.residual is not None
     form = GemmForm(conv.dtype, conv.dtype, activation=activation, residual=residual)
 
-    def rank(rows: int, _known: bool) -> Ranking:
+    def rank(rows: int) -> Ranking:
         if not conv.is_product:
             return rank_conv(conv_shape(conv, rows), form, options)
         shape = GemmShape(rows, conv.filters, conv.channels, 1)
         return rank_gemm(shape, replace(form, constant=True), (conv.channels, conv.filters), options)
 
-    return rank(rows, True) if isinstance(conv.batch, int) else rank_by_rows(rank, math.prod(conv.result), rows)
+    return rank(rows) if isinstance(conv.batch, int) else rank_by_rows(rank, math.prod(conv.result), rows)

@@ -6,8 +6,10 @@ The tile that suits most rows leaves a GPU idle for few: by that for 32 x 128 ro
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from packager.backends.cutlass.core.drafts import Candidate, Choice, Ranking
 
@@ -17,15 +19,15 @@ STEP = 4
 RANGES, FEW = 2, 8
 
 
-def rank_by_rows(rank: Callable[[int, bool], Ranking], least: int, most: int) -> Ranking:
+def rank_by_rows(rank: Callable[[int], Ranking], least: int, most: int) -> Ranking:
     """Return a ranking for ``least`` to ``most`` rows, whose first candidate launches the best kernel of each range.
 
-    ``rank`` returns the ranking for at most so many rows, and whether these are known.
+    ``rank`` returns the ranking for at most so many rows.
     """
-    whole = rank(most, False)
+    whole = rank(most)
     if not whole:
         return whole
-    ranges = [(rows, rank(rows, True).candidates[0].choices) for rows in range_ends(least, most)]
+    ranges = [(rows, rank(rows).candidates[0].choices) for rows in range_ends(least, most)]
     first = whole.candidates[0].choices
     archs = [choice.arch for choice in first]
     fitting = [(rows, choices) for rows, choices in ranges if [choice.arch for choice in choices] == archs]
@@ -35,6 +37,11 @@ def rank_by_rows(rank: Callable[[int, bool], Ranking], least: int, most: int) ->
     if len(found) == len(first):
         return whole
     return replace(whole, candidates=(Candidate(tuple(found)), *whole.candidates), estimates=())
+
+
+def known_product(extents: Sequence[Any]) -> int:
+    """Return the product of the extents that are no symbolic ones: the least rows, where each of those may be 1."""
+    return math.prod(extent for extent in extents if isinstance(extent, int))
 
 
 def range_ends(least: int, most: int) -> list[int]:

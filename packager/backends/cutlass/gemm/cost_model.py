@@ -186,7 +186,9 @@ def rank_rows(shape: GemmShape, least: int, rank: Callable[[GemmShape], Ranking]
     """Rank the kernels for a product of ``least`` rows or more by those that ``rank`` returns, for ranges of rows."""
     if shape.has_fixed_rows:
         return rank(shape)
-    return rank_by_rows(lambda rows, known: rank(replace(shape, rows=rows, has_fixed_rows=known)), least, shape.rows)
+    most = shape.rows
+    # A range has an end, which may be so few rows that these have kernels of their own.
+    return rank_by_rows(lambda rows: rank(replace(shape, rows=rows, has_fixed_rows=rows < most)), least, most)
 
 
 def rank_few_rows(shape: GemmShape, form: GemmForm, options: CutlassOptions) -> Ranking:

@@ -15,6 +15,7 @@ import numpy as np
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
+from packager.backends.cutlass.core.row_ranges import known_product
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm, rank_rows
 from packager.backends.cutlass.gemm.few_rows import EIGHT, MOST_ROWS, has_few_rows
 from packager.backends.cutlass.gemm.normed import add_rows, pack_with_gains
@@ -156,5 +157,6 @@ def _rank(problem: GatedProblem, options: CutlassOptions, rows: int, *, normed: 
     if has_few_rows(problem.rows):
         return rank_few_rows(shape, replace(form, normed=normed), options)
     divisors = problem.depth, problem.columns
-    least = math.prod(extent for extent in problem.rows if isinstance(extent, int))
-    return rank_rows(shape, least, partial(rank_gemm, form=form, divisors=divisors, options=options))
+    return rank_rows(
+        shape, known_product(problem.rows), partial(rank_gemm, form=form, divisors=divisors, options=options)
+    )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
+from packager.backends.cutlass.core.row_ranges import known_product
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm, rank_rows
 from packager.backends.cutlass.gemm.few_rows import has_few_rows
 from packager.backends.cutlass.gemm.kernels import TYPES
@@ -31,7 +30,7 @@ def read_gemm(flow: Dataflow, chain: Chain, options: CutlassOptions) -> MatmulPr
     problem = read_matmul(flow, chain)
     if problem is None or problem.columns == 1 or problem.out not in TYPES[problem.dtype].outputs:
         return None
-    return problem if _rank(problem, options, _known) else None
+    return problem if _rank(problem, options, known_product) else None
 
 
 def add_gemm(
@@ -65,13 +64,9 @@ def add_gemm(
     draft.set_float(alpha=chain.scale)
 
 
-def _known(extents: Sequence[Any]) -> int:
-    return math.prod(extent for extent in extents if isinstance(extent, int))
-
-
 def can_norm_gemm(problem: MatmulProblem, options: CutlassOptions) -> bool:
     """Whether there is a kernel that normalizes the rows, too."""
-    return problem.constant and has_few_rows(problem.rows) and bool(_rank(problem, options, _known, normed=True))
+    return problem.constant and has_few_rows(problem.rows) and bool(_rank(problem, options, known_product, normed=True))
 
 
 def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed: bool = False) -> Ranking:
@@ -88,4 +83,6 @@ def _rank(problem: MatmulProblem, options: CutlassOptions, most: Most, *, normed
     form = GemmForm(problem.dtype, problem.out, not problem.constant, activation, residual, problem.constant)
     if normed:
         return rank_few_rows(shape, replace(form, normed=True), options)
-    return rank_rows(shape, _known(problem.rows), partial(rank_gemm, form=form, divisors=divisors, options=options))
+    return rank_rows(
+        shape, known_product(problem.rows), partial(rank_gemm, form=form, divisors=divisors, options=options)
+    )

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from packager.bundle.arrays import Array
+from packager.graph import rewrite
 from packager.graph.dataflow import shape_of
 
 
@@ -32,6 +33,11 @@ def static_extents(data: Any, what: str = "an input", first: int = 0) -> list[in
 def dtype_of(data: Any) -> str:
     """Return the element type of a tensor under numpy's name."""
     return str(data.ty.dtype)
+
+
+def as_type(builder: Any, data: Any, dtype: str) -> Any:
+    """Return a tensor, cast unless it has the type already."""
+    return rewrite.as_type(builder.emit, data, dtype)
 
 
 def constant(data: Any, attributes: Mapping[str, Any]) -> Array | None:

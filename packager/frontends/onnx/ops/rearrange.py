@@ -18,6 +18,7 @@ from packager.frontends.batch_norms import normalize_by_statistics
 from packager.frontends.onnx.ops.operands import (
     Convert,
     Converter,
+    as_type,
     constant,
     dtype_of,
     extents,
@@ -174,7 +175,7 @@ def _batch_norm(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
             return convert("BatchNormalization", list(inputs), attributes)
         return normalize_by_statistics(builder.emit, x, inputs[1:], attributes.get("epsilon", 1e-5))
     emit, op, dtype = builder.emit, relax.op, dtype_of(mean)
-    wide = x if dtype_of(x) == dtype else emit(op.astype(x, dtype))
+    wide = as_type(builder, x, dtype)
     axes = [axis for axis in range(x.ty.ndim) if axis != 1]
     momentum = attributes.get("momentum", 0.9)
     current = emit(op.mean(wide, axes, keepdims=True))

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from tvm import relax
 
-from packager.bundle.dtypes import wide_type
 from packager.frontends.torch.ops.integers import INTEGERS, power_of_integers
 from packager.frontends.torch.ops.program import argument, operator_of
 
@@ -48,17 +47,6 @@ def _binary(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Ca
             scaled = importer.emit(_R.multiply(scaled, importer.tensor(alpha, dtype)))
             first, second = (scaled, second) if swapped else (first, scaled)
         return (_OF_BOOLS.get(function, function) if dtype == "bool" else function)(first, second)
-
-    return convert
-
-
-def _wide(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a converter that computes half precision in float32, as torch does: Relax has no such of bfloat16."""
-
-    def convert(importer: Any, node: Any) -> Any:
-        wide = wide_type(importer.dtype(node))
-        result = function(*(importer.tensor(operand, wide) for operand in node.args[:2]))
-        return importer.cast(importer.emit(result), importer.dtype(node))
 
     return convert
 
@@ -106,14 +94,14 @@ def _logical(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
 def _power(importer: Any, node: Any) -> Any:
     dtype = importer.dtype(node)
+    base, exponent = (importer.tensor(operand, dtype) for operand in node.args)
     if node.args[1] == 2:
-        base = importer.tensor(node.args[0], dtype)
         return _R.multiply(base, base)
     if node.args[1] == 0.5:
-        return _R.sqrt(importer.tensor(node.args[0], dtype))
+        return _R.sqrt(base)
     if dtype.startswith(("int", "uint")):
         return power_of_integers(importer, node)
-    return _wide(_R.power)(importer, node)
+    return _R.power(base, exponent)
 
 
 def _divide_mode(importer: Any, node: Any) -> Any:
@@ -196,6 +184,7 @@ _ARITHMETIC = {
     "sub": _R.subtract,
     "mul": _R.multiply,
     "div": _R.divide,
+    "fmod": _R.mod,
 }
 _COMPARISONS = {
     "eq": _R.equal,
@@ -232,7 +221,6 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "logical_and.default": _logical(_R.logical_and),
     "logical_or.default": _logical(_R.logical_or),
     "logical_xor.default": _logical(_R.logical_xor),
-    **{f"fmod.{kind}": _wide(_R.mod) for kind in _KINDS},
     "pow.Tensor_Scalar": _power,
     "pow.Tensor_Tensor": _power,
     "pow.Scalar": _power,

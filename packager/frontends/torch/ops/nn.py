@@ -130,26 +130,27 @@ def _layer_norm(importer: Any, node: Any) -> Any:
     return _R.nn.layer_norm(data, gamma, beta, axes=list(range(-rank, 0)), epsilon=node.args[4])
 
 
-def _group_norm(importer: Any, node: Any) -> Any:
-    wide, shape = wide_type(importer.dtype(node.args[0])), importer.shape(node.args[0])
-    data = importer.tensor(node.args[0], wide)
-    gamma, beta = _scale_and_shift(importer, node, 1, shape[1], wide)
-    groups, epsilon = node.args[6:8]
+def _norm_of_channels(importer: Any, node: Any, norm: Any, epsilon: float, **options: int) -> Any:
+    """Normalize images by their own statistics, of halves in float32: Relax has no group norms of bfloat16."""
+    dtype, shape = importer.dtype(node.args[0]), importer.shape(node.args[0])
+    data = importer.tensor(node.args[0], wide_type(dtype))
+    gamma, beta = _scale_and_shift(importer, node, 1, shape[1], wide_type(dtype))
     axes = list(range(2, len(shape)))
-    normal = _R.nn.group_norm(data, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
-    return importer.cast(importer.emit(normal), importer.dtype(node.args[0]))
+    return importer.cast(
+        importer.emit(norm(data, gamma, beta, channel_axis=1, axes=axes, epsilon=epsilon, **options)), dtype
+    )
+
+
+def _group_norm(importer: Any, node: Any) -> Any:
+    groups, epsilon = node.args[6:8]
+    return _norm_of_channels(importer, node, _R.nn.group_norm, epsilon, num_groups=groups)
 
 
 def _instance_norm(importer: Any, node: Any) -> Any:
     """Convert one by the statistics of its input, or by those that it has kept, which is a batch norm."""
     if not node.args[5]:
         return _kept_norm(importer, node, node.args[7])
-    wide, shape = wide_type(importer.dtype(node.args[0])), importer.shape(node.args[0])
-    data = importer.tensor(node.args[0], wide)
-    gamma, beta = _scale_and_shift(importer, node, 1, shape[1], wide)
-    axes = list(range(2, len(shape)))
-    normal = _R.nn.instance_norm(data, gamma, beta, channel_axis=1, axes=axes, epsilon=node.args[7])
-    return importer.cast(importer.emit(normal), importer.dtype(node.args[0]))
+    return _norm_of_channels(importer, node, _R.nn.instance_norm, node.args[7])
 
 
 def _batch_norm(importer: Any, node: Any) -> Any:

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from tvm import relax
 
 from packager.bundle.arrays import Array
-from packager.frontends.onnx.ops.operands import dtype_of, extents, static_extents
+from packager.frontends.onnx.ops.operands import as_type, extents, static_extents
 from packager.graph.lift_constants import stays_inline
 
 
@@ -57,11 +57,6 @@ def as_rows(builder: Any, data: Any, dtype: str | None = None) -> Any:
         raise ValueError(f"an input of rank {len(shape)}, expected [rows, features]")
     static_extents(data, "the features", first=1)
     return as_type(builder, data, dtype) if dtype else data
-
-
-def as_type(builder: Any, data: Any, dtype: str) -> Any:
-    """Return a tensor, cast unless it has the type already."""
-    return data if dtype_of(data) == dtype else builder.emit(relax.op.astype(data, dtype))
 
 
 def class_labels(attributes: Mapping[str, Any], names: Sequence[str]) -> Array:

@@ -13,8 +13,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from packager.bundle.arrays import Array
-from packager.frontends.onnx.ops.ml.attributes import array, as_rows, as_type, require_length, weight
-from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, static_extents, text
+from packager.frontends.onnx.ops.ml.attributes import array, as_rows, require_length, weight
+from packager.frontends.onnx.ops.operands import Convert, Converter, as_type, dtype_of, extents, static_extents, text
 
 NORMS = ("MAX", "L1", "L2")
 

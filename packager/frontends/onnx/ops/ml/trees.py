@@ -17,7 +17,6 @@ from packager.bundle.arrays import Array
 from packager.frontends.onnx.ops.ml.attributes import (
     array,
     as_rows,
-    as_type,
     class_labels,
     either,
     parameter,
@@ -26,7 +25,7 @@ from packager.frontends.onnx.ops.ml.attributes import (
 )
 from packager.frontends.onnx.ops.ml.forest import LEAF, MEMBER, MODES, Forest, check, make_tables
 from packager.frontends.onnx.ops.ml.scores import TRANSFORMS, binary, labels_of, top_class, transform
-from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, text
+from packager.frontends.onnx.ops.operands import Convert, Converter, as_type, dtype_of, text
 from packager.graph.tree_ensemble import tree_ensemble
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")  # as TreeEnsemble numbers them

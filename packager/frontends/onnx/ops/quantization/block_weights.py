@@ -9,8 +9,7 @@ from typing import Any
 from tvm import relax
 
 from packager.frontends.onnx.graph.contrib.blocks import DEQUANTIZE_BLOCKS
-from packager.frontends.onnx.ops.ml.attributes import as_type
-from packager.frontends.onnx.ops.operands import Convert, Converter, extents
+from packager.frontends.onnx.ops.operands import Convert, Converter, as_type, extents
 from packager.graph.block_weights import BlockFormat, dequantize_blocks
 
 

@@ -12,9 +12,8 @@ import onnx
 from tvm import relax
 from tvm.runtime import DataType
 
-from packager.bundle.dtypes import HALVES, wide_type
 from packager.frontends.arithmetic import bit_cast, integer_power, remainder, shift
-from packager.frontends.onnx.ops.operands import Convert, Converter, constant, dtype_of, text
+from packager.frontends.onnx.ops.operands import Convert, Converter, as_type, constant, dtype_of, text
 
 
 def _bit_shift(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _convert: Convert) -> Any:
@@ -37,9 +36,6 @@ def _bit_cast(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], _
 
 def _mod(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
     tensors = all(isinstance(x.ty, relax.TensorType) for x in inputs)  # no extents
-    if tensors and dtype_of(inputs[0]) in HALVES:
-        wide = [builder.emit(relax.op.astype(x, wide_type(dtype_of(x)))) for x in inputs]
-        return relax.op.astype(builder.emit(convert("Mod", wide, attributes)), dtype_of(inputs[0]))
     if attributes.get("fmod", 0) or not tensors or dtype_of(inputs[0]).startswith(("int", "uint")):
         return convert("Mod", list(inputs), attributes)
     return remainder(builder, inputs, dtype_of(inputs[0]))
@@ -52,10 +48,7 @@ def _power(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], conv
     base, exponent = dtype_of(inputs[0]), dtype_of(inputs[1])
     integers = ("int", "uint")
     if not base.startswith(integers):
-        wide = wide_type(base)  # Relax has no powers of bfloat16
-        operands = [x if dtype_of(x) == wide else builder.emit(relax.op.astype(x, wide)) for x in inputs]
-        raised = convert("Pow", operands, attributes)
-        return raised if wide == base else relax.op.astype(builder.emit(raised), base)
+        return convert("Pow", [inputs[0], as_type(builder, inputs[1], base)], attributes)
     if not exponent.startswith(integers):
         wide = builder.emit(relax.op.astype(inputs[0], "float64"))
         raised = relax.op.power(wide, builder.emit(relax.op.astype(inputs[1], "float64")))

@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import get_type
 
 from packager.frontends.onnx.ops.nn.convolution import convolve
-from packager.frontends.onnx.ops.operands import Convert, Converter, dtype_of, extents, optional
+from packager.frontends.onnx.ops.operands import Convert, Converter, as_type, dtype_of, extents, optional
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
@@ -47,7 +47,7 @@ def _quantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], c
     stored = dtype_of(zero) if zero is not None else get_type(output) if output else "uint8"
     # float16 does not reach the numbers of uint16, and TVM's importer takes no bfloat16.
     if (dtype_of(data), stored) == ("float16", "uint16") or (dtype_of(data) == "bfloat16" and stored not in LARGEST):
-        data, scale = (builder.emit(relax.op.astype(operand, "float32")) for operand in (data, scale))
+        data, scale = (as_type(builder, operand, "float32") for operand in (data, scale))
     if stored not in LARGEST and not block:
         return convert("QuantizeLinear", [data, scale, *inputs[2:]], attributes)
     if stored in LARGEST and (attributes.get("saturate", 1) != 1 or block):
@@ -75,7 +75,7 @@ def _dequantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
     if stored not in LARGEST and not block:
         if dtype_of(scale) != "bfloat16":
             return convert("DequantizeLinear", list(inputs), attributes)
-        operands = [data, _single(builder, scale), *inputs[2:]]
+        operands = [data, as_type(builder, scale, "float32"), *inputs[2:]]
         return relax.op.astype(builder.emit(convert("DequantizeLinear", operands, attributes)), dtype_of(scale))
     if block and stored not in RANGES:
         raise ValueError(f"DequantizeLinear in blocks of {stored} is not supported")
@@ -89,7 +89,7 @@ def _dequantize(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any],
 
 
 def _dequantized(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any:
-    scale = _single(builder, scale)
+    scale = as_type(builder, scale, "float32")
     rank = data.ty.ndim
     along = axis % rank if rank else 0
     return builder.emit(relax.op.dequantize(data, scale, zero, axis=along, out_dtype="float32"))
@@ -97,12 +97,7 @@ def _dequantized(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> A
 
 def _quantized(builder: Any, data: Any, scale: Any, zero: Any, axis: int) -> Any:
     stored = str(zero.ty.dtype)
-    return relax.op.quantize(data, _single(builder, scale), zero, axis=axis % data.ty.ndim, out_dtype=stored)
-
-
-def _single(builder: Any, scale: Any) -> Any:
-    """Cast a scale to float32; newer models store float16."""
-    return scale if str(scale.ty.dtype) == "float32" else builder.emit(relax.op.astype(scale, "float32"))
+    return relax.op.quantize(data, as_type(builder, scale, "float32"), zero, axis=axis % data.ty.ndim, out_dtype=stored)
 
 
 def _qlinear_conv(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any], convert: Convert) -> Any:
