@@ -38,6 +38,12 @@ def kinds(sch: s_tir.Schedule, block: Any) -> list[int]:
     return [int(var.iter_type) for var in sch.get(block).iter_vars]
 
 
+def check_reductions(sch: s_tir.Schedule) -> None:
+    """Raise ScheduleError for reductions of several values at once, such as argmax: rules expect one store."""
+    if any(is_reduction(sch, b) and not isinstance(sch.get(b).body, tirx.BufferStore) for b in blocks(sch)):
+        raise ScheduleError("a reduction of more than one value")
+
+
 def is_spatial(sch: s_tir.Schedule, block: Any) -> bool:
     return all(kind == tirx.IterVar.DataPar for kind in kinds(sch, block))
 

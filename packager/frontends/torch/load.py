@@ -42,7 +42,7 @@ def load(path: Path, dims: Mapping[str, DimRequest], name: str, overrides: Overr
     buffers = buffers_to_states(program)
     complex_to_real(program)
     states = tuple(State(name, f"{name}.next", _numpy(initial, torch)) for name, initial in buffers.items())
-    module, importer, buffer_names = _import(program)
+    module, importer, buffer_names = _import(program, torch)
     parameters = _parameters(program, torch)
     main = module["main"]
     inputs = [str(variable.name) for variable in main.params[: len(main.params) - len(parameters)]]
@@ -105,7 +105,7 @@ def _override(program: Any, overrides: Overrides, torch: Any) -> None:
         store[key] = torch.nn.Parameter(tensor, requires_grad=False) if trained else tensor
 
 
-def _import(program: Any) -> tuple[tvm.IRModule, Any, IdentityMap[str]]:
+def _import(program: Any, torch: Any) -> tuple[tvm.IRModule, Any, IdentityMap[str]]:
     """Return the module, its importer, and buffer names by their TVM tensor."""
     from packager.frontends.torch.constant_sizes import sizes_of_constants
     from packager.frontends.torch.importer import Importer
@@ -120,7 +120,8 @@ def _import(program: Any) -> tuple[tvm.IRModule, Any, IdentityMap[str]]:
     convert_tensor = importer._convert_pytorch_tensor_to_tvm
 
     def convert(tensor: Any) -> Any:
-        converted = convert_tensor(tensor)
+        is_half = tensor.dtype is torch.bfloat16 and tensor.layout is torch.strided  # which TVM has no numpy array of
+        converted = tvm.runtime.tensor(_numpy(tensor, torch)) if is_half else convert_tensor(tensor)
         if id(tensor) in names:
             handles[converted] = names[id(tensor)]
         return converted

@@ -18,6 +18,7 @@ from tvm.s_tir import ScheduleError, dlight
 
 from packager.lower.blocks import (
     blocks,
+    check_reductions,
     extents,
     inline,
     is_conditional,
@@ -130,26 +131,15 @@ def _joined(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
-    _check_reductions(schedule_of(primfunc))
-    return schedule_row_reduction(primfunc)
-
-
 def _columns(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     sch = schedule_of(primfunc)
-    _check_reductions(sch)
+    check_reductions(sch)
     for block in blocks(sch):
         if is_reduction(sch, block) and len(sch.get_loops(block)) == kinds(sch, block).count(tirx.IterVar.CommReduce):
             raise ScheduleError("the reduction keeps no axis")
     scheduled = schedule_column_reduction(primfunc)
     _check_repeats(schedule_of(scheduled))
     return scheduled
-
-
-def _check_reductions(sch: s_tir.Schedule) -> None:
-    """Raise ScheduleError for reductions of several values at once, such as argmax: the rules expect one store."""
-    if any(is_reduction(sch, b) and not isinstance(sch.get(b).body, tirx.BufferStore) for b in blocks(sch)):
-        raise ScheduleError("a reduction of more than one value")
 
 
 def _reduce_by_dlight(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -188,7 +178,7 @@ _RULES: tuple[_Rule, ...] = (
     schedule_skinny_matmul,
     schedule_matmul,
     schedule_short_row_reduction,
-    _rows,
+    schedule_row_reduction,
     _columns,
     _reduce_by_dlight,
 )

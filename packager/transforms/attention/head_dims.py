@@ -19,7 +19,7 @@ from tvm import relax
 from packager.graph.attention.heads import scaled_by
 from packager.graph.dataflow import Dataflow, axes_of, computed_from_constants, operator_of, shape_of, slice_of
 from packager.graph.identity import IdentityMap, IdentitySet
-from packager.graph.rewrite import Bindings, map_bindings, rebuild_call, tidy
+from packager.graph.rewrite import Bindings, map_bindings, rebuild_call, recompute, tidy
 from packager.transforms.attention.canonical import trace_scores
 
 VECTOR = 8
@@ -162,7 +162,8 @@ class _Padder:
                 if dims.axis != variable.ty.ndim - 1:
                     return False
                 self.dropped |= IdentitySet(passed)
-                self.readers[reader] = (result, _with_zeros(made, weights, dims.at(0)))
+                early = recompute(self.flow, weights, made.bind)
+                self.readers[reader] = (result, _with_zeros(made, early, dims.at(0)))
                 return True
             if (axes := axes_of(call)) is not None:
                 dims = dims.at(axes.index(dims.axis))

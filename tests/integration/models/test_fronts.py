@@ -472,13 +472,16 @@ GPU = ("cuda -arch=sm_90a", "cutlass")
 
 def exported(name: str, front: str, folder: Path) -> Path:
     """Export a form."""
-    module, inputs = FORMS[name]
-    path = folder / ("m.pt2" if front == "pt2" else f"{front}.onnx")
+    return saved(*FORMS[name], folder / ("m.pt2" if front == "pt2" else f"{front}.onnx"))
+
+
+def saved(module: Any, inputs: tuple[Any, ...], path: Path) -> Path:
+    """Export a module to ``path``, by the exporter that its name tells."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if front == "pt2":
+        if path.suffix == ".pt2":
             torch.export.save(torch.export.export(module.eval(), inputs), path)
-        elif front == "dynamo":
+        elif path.stem == "dynamo":
             torch.onnx.export(module.eval(), inputs, path, dynamo=True, verbose=False)
         else:
             torch.onnx.export(module.eval(), inputs, path, dynamo=False, opset_version=17)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from packager.lower.lowering import lower
 from packager.pipeline.import_models import import_model
 from packager.pipeline.options import BuildOptions
 from packager.pipeline.request import make_build_request
-from tests.integration.models.test_fronts import BATCH, FORMS, GPU, ROWS, WIDTH
+from tests.integration.models.test_fronts import BATCH, FORMS, GPU, ROWS, WIDTH, saved
 from tests.stages import placed_file
 
 torch = pytest.importorskip("torch")
@@ -82,7 +81,18 @@ class Modulated(nn.Module):
         return result.reshape(n, 6, *result.shape[2:])
 
 
-MODELS = {"images": Images, "alone": Alone, "norms": Norms, "modulated": Modulated}
+class Latents(nn.Module):
+    """Constants that are normalized, and one that is a view of an element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents, self.norm = nn.Parameter(torch.randn(16, 16)), nn.LayerNorm(16)
+
+    def forward(self, x: Any) -> Any:
+        return x * self.norm(self.latents) + torch.full((1,), 0.5, dtype=x.dtype).expand(16)
+
+
+MODELS = {"latents": Latents, "images": Images, "alone": Alone, "norms": Norms, "modulated": Modulated}
 NORMS = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
 
 
@@ -98,17 +108,6 @@ def made(name: str) -> tuple[Any, Any]:
             part.weight.data.uniform_(0.5, 2)
             part.bias.data.normal_()
     return module, torch.randn(2, 8, 16, 16)
-
-
-def saved(module: Any, inputs: tuple[Any, ...], path: Path) -> Path:
-    """Export to ``path``, by the exporter that its name tells."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if path.suffix == ".pt2":
-            torch.export.save(torch.export.export(module, inputs), path)
-        else:
-            torch.onnx.export(module, inputs, path, dynamo=False, opset_version=17)
-    return path
 
 
 def computed(model: Path, x: Any, targets: tuple[str, ...]) -> np.ndarray:
@@ -167,6 +166,18 @@ def test_operators_of_halves_compute_what_torch_does(tmp_path: Path, name: str, 
         assert np.abs(got - want).max() <= TOLERANCES[precision] * np.abs(want).max()
 
 
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("name", [*OPERATORS, *MODELS])
+def test_gpus_have_kernels_of_halves(tmp_path: Path, name: str, precision: str) -> None:
+    class Operator(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return OPERATORS[name](x)
+
+    module = MODELS.get(name, Operator)().to(TYPES[precision])
+    path = saved(module, (torch.randn(2, 8, 16, 16).to(TYPES[precision]),), tmp_path / "m.pt2")
+    assert lower(placed_file(path, targets=GPU), "cuda").groups
+
+
 # A model of one operator, of x [2, 4, 8, 8].
 NODES = {
     "DequantizeLinear": "q = Cast <to = 3> (x) y = DequantizeLinear (q, s)",
@@ -223,10 +234,10 @@ FLOAT32 = (
 @pytest.mark.parametrize("precision", TYPES)
 def test_forms_of_layers_have_no_more_kernels(tmp_path: Path, name: str, precision: str) -> None:
     module, inputs = FORMS[name]
-    half = copy.deepcopy(module).eval().to(TYPES[precision])
+    half = copy.deepcopy(module).to(TYPES[precision])
     given = tuple(x.to(TYPES[precision]) if x.is_floating_point() else x for x in inputs)
     halves = placed_file(saved(half, given, tmp_path / "half.pt2"), targets=GPU)
-    full = placed_file(saved(module.eval(), inputs, tmp_path / "full.pt2"), targets=GPU, precision=precision)
+    full = placed_file(saved(module, inputs, tmp_path / "full.pt2"), targets=GPU, precision=precision)
     kinds, calls = [], []
     for model in (halves, full):
         called = [called_function(binding.value) for binding in bindings_of(lower(model, "cuda").main)]
@@ -244,10 +255,8 @@ def test_a_mask_of_constants_that_a_product_makes_stays_in_float32(tmp_path: Pat
     class Biased(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.qkv, self.mlp = (
-                nn.Linear(WIDTH, 3 * WIDTH),
-                nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 4)),
-            )
+            self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+            self.mlp = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 4))
             self.register_buffer("places", torch.randn(ROWS * ROWS, 2))
 
         def forward(self, x: Any) -> Any:
@@ -256,7 +265,7 @@ def test_a_mask_of_constants_that_a_product_makes_stays_in_float32(tmp_path: Pat
             weights = (q @ k.transpose(2, 3) * 0.2 + bias).softmax(-1)
             return (weights @ v).transpose(1, 2).reshape(BATCH, ROWS, WIDTH)
 
-    path = saved(Biased().eval(), (torch.randn(BATCH, ROWS, WIDTH),), tmp_path / "m.pt2")
+    path = saved(Biased(), (torch.randn(BATCH, ROWS, WIDTH),), tmp_path / "m.pt2")
     model = placed_file(path, targets=GPU, precision=precision)
     names = {placed.partition.composites[0].name for placed in model.partitions.values()}
     assert names == {"cutlass.attention", "cutlass.dense"}

@@ -18,6 +18,7 @@ from packager.graph.dataflow import is_one
 from packager.graph.rewrite import nodes_of
 from packager.lower.blocks import (
     blocks,
+    check_reductions,
     extents,
     inline,
     is_parameter,
@@ -47,6 +48,7 @@ def schedule_row_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     Raises ScheduleError if the rule does not apply.
     """
     sch = schedule_of(primfunc)
+    check_reductions(sch)
     store_apart(sch)
     inline(sch, _is_cheap)
     for block in blocks(sch):
