@@ -64,6 +64,7 @@ FORMS = {
     "cutlass_bf16": Form((CUTLASS,), "bf16"),
     "cutlass_pt2": Form((CUTLASS,), suffix=".pt2"),
     "cutlass_half": Form((CUTLASS,), suffix=".pt2", halves=True),
+    "cutlass_half_bf16": Form((CUTLASS,), "bf16", suffix=".pt2", halves=True),
     "cutlass_half_onnx": Form((CUTLASS,), halves=True),
     "cutlass_batches": Form((CUTLASS,), batches=True),
     "cublas": Form(("cublas",)),
