@@ -24,6 +24,7 @@ from packager.lower.cuda.algorithms.best_index import legalize_best_index
 from packager.lower.cuda.algorithms.column_softmax import legalize_column_softmax
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
+from packager.lower.cuda.algorithms.group_norms import fuse_group_norms
 from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.scan_rows import scan_rows
 from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
@@ -200,6 +201,7 @@ DEVICES = {
             repeat_casts,
             read_half_means,
             read_rows,
+            fuse_group_norms,
             fuse_norms,
             _R.LegalizeOps(LEGALIZERS | CUDA_LEGALIZERS),
             *TIDY,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import tvm
 from tvm import relax
 
 from packager.graph.rewrite import apply, name_result, with_main
-from packager.ir.model import ImportedModel, PreparedModel
+from packager.ir.model import ImportedModel, NamedArray, PreparedModel
 from packager.ir.preparation import Preparation
 from packager.transforms.fold_inline import fold_inline
 from packager.transforms.fold_weights import fold_weights
@@ -67,11 +70,8 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     if wanted.float8_matmuls:
         module = convert_float8_matmuls(apply(TIDY, module), num_inputs, halves=wanted.float8_halves)
     module = narrow_indices(module, replaced=device == "cpu")
-    if device == "cuda":
-        module = read_halves(raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs, of_vectors=True))
-    elif wanted.normalizations:
-        module = raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs)
-        module = regroup_norms(apply(TIDY, module), num_inputs, constants)
+    if device == "cuda" or wanted.normalizations:
+        module = _with_norms(module, num_inputs, constants, on_gpu=device == "cuda")
     if device == "cpu" and wanted.transposed_convolutions:
         module = apply(TIDY, lower_transposed_convolutions(module, num_inputs))
     if device == "cuda" and wanted.planar_convolutions:
@@ -102,3 +102,13 @@ def prepare(model: ImportedModel, wanted: Preparation, device: str) -> PreparedM
     # Drop bindings that only folded weights read: a partition of them would have no result.
     module = apply([_R.DeadCodeElimination(), *([repeat_views] if device == "cuda" else [])], module)
     return PreparedModel(model.signature, name_result(module, result), constants, model.own_constants(), model.nodes)
+
+
+def _with_norms(
+    module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray], *, on_gpu: bool
+) -> tvm.IRModule:
+    """Raise normalizations; on a GPU those that it has kernels for, which read half precision."""
+    module = raise_norms(apply(TIDY, drop_no_ops(module)), num_inputs, of_vectors=on_gpu)
+    module = apply(TIDY, read_halves(module) if on_gpu else module)
+    module = regroup_norms(module, num_inputs, constants, of_channels=on_gpu)
+    return drop_no_ops(module) if on_gpu else module

@@ -153,15 +153,21 @@ def _normalize(writer: FunctionWriter, call: Any) -> str:
     value, dtype = _wide(writer, data)
     ranks, shape = rank(data), extents(data)
     axes = sorted(axis % ranks for axis in attributes.axes)
-    if attributes.channel_axis is not None:
-        if attributes.channel_axis != 1 or axes != list(range(2, ranks)) or not attributes.centered:
-            raise CannotWriteError("its channels are not the second axis")
-        static_extents(data, [1])
-        return _grouped(writer, value, shape, attributes.groups, attributes.epsilon, dtype)
-    made = None
+    channel = attributes.channel_axis
+    if channel is not None:
+        others = [axis for axis in range(1, ranks) if axis != channel]
+        if axes != others or not attributes.centered:
+            raise CannotWriteError("its groups are not of whole images")
+        static_extents(data, [channel])
+        first = [0, channel, *others]
+        turned = writer.transpose(value, first)
+        whole = [shape[axis] for axis in first]
+        made = _grouped(writer, turned, whole, attributes.groups, attributes.epsilon, dtype)
+        return writer.transpose(made, [first.index(axis) for axis in range(ranks)])
+    rows = None
     if attributes.centered and axes == list(range(axes[0], ranks)):
-        made = _layer_normalized(writer, value, shape, attributes.epsilon, dtype, axes[0])
-    return made or _normalized(writer, value, axes, attributes.epsilon, dtype, attributes.centered)
+        rows = _layer_normalized(writer, value, shape, attributes.epsilon, dtype, axes[0])
+    return rows or _normalized(writer, value, axes, attributes.epsilon, dtype, attributes.centered)
 
 
 RULES: Rules = {

@@ -164,6 +164,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     loops = list(sch.get_loops(result)) or [sch.add_unit_loop(result)]
     width = width_of(sch, reduction, extents(sch, loops)[-1])
     joined = joined_axes(extents(sch, loops), length)
+    axes = extents(sch, loops[-joined:])
     if joined > 1:
         loops = [*loops[:-joined], sch.fuse(*loops[-joined:])]
     last = extents(sch, loops)[-1]
@@ -173,7 +174,7 @@ def _columns(sch: s_tir.Schedule, reduction: Any, length: int) -> None:
     # With fewer columns than a tile, accumulating and finishing would use different numbers of threads.
     fits = not isinstance(last, int) or last >= WARP * width
     shared = (WARP, width) if length >= MANY and whole and fits and width >= MIN_SHARERS else None
-    if tile := narrow_tile(extents(sch, loops), length, width) or shared:
+    if tile := narrow_tile(extents(sch, loops), length, width, axes) or shared:
         _split_over_threads(sch, computed, loops, width, tile, joined)
         return
     outer, vector = sch.split(loops[-1], [None, width])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -36,21 +37,33 @@ def joined_axes(kept: list[Any], length: int) -> int:
     return count
 
 
-def narrow_tile(kept: list[Any], length: int, width: int) -> tuple[int, int] | None:
+def narrow_tile(kept: list[Any], length: int, width: int, axes: Sequence[int]) -> tuple[int, int] | None:
     """Return how many vectors of columns a block has, and how many threads share each, if few threads would have one.
 
     None where there are many columns or few rows, or where nothing divides the rows. Symbolic extents may be large: a
-    block has no fewer vectors for them than it can.
+    block has no fewer vectors for them than it can. The last axis that is kept is a joint one of ``axes``.
     """
     *outer, last = (extent if isinstance(extent, int) else 0 for extent in kept)
     vectors, others = last // width, math.prod(outer)
     if length < MANY // 2 or not vectors or vectors * others > BUSY:
         return None
     widths = range(min(vectors, MAX_TILE), min(vectors, SECTOR // VECTOR_BYTES) - 1, -1)
-    sizes = [size for size in widths if not vectors % size]
+    sizes = [size for size in widths if not vectors % size and _is_tile(size * width, axes)]
+    if not sizes:
+        return None
     size = next((size for size in sizes if not others or others * (vectors // size) >= TILES), sizes[-1])
     sharers = next((count for count in (width, width // 2, width // 4) if count > 1 and not length % count), 0)
     return (size, sharers) if sharers and (others or size * sharers >= WARP) else None
+
+
+def _is_tile(columns: int, axes: Sequence[int]) -> bool:
+    """Whether tiles of so many columns of a joint axis are parts of one of ``axes`` and all of at most one other.
+
+    TVM knows which columns a thread has from quotients and remainders of one axis only.
+    """
+    spans = [math.prod(axes[place:]) for place in range(1, len(axes))]
+    whole = [not columns % span for span in spans if span < columns]
+    return all(whole) and len(whole) <= 1 and all(not span % columns for span in spans if span >= columns)
 
 
 def width_of(sch: s_tir.Schedule, reduction: Any, extent: Any) -> int:

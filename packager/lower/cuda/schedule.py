@@ -36,6 +36,7 @@ from packager.lower.cuda.element_loops import schedule_element_loops
 from packager.lower.cuda.elementwise import check_aligned, load_vectors, schedule_elementwise, vector_width, vectorize
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
+from packager.lower.cuda.rows.groups import schedule_group_rows
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.rows.short import schedule_short_row_reduction
 from packager.lower.cuda.scatter_scan import schedule_scatter_scan
@@ -179,6 +180,7 @@ _RULES: tuple[_Rule, ...] = (
     schedule_matmul,
     schedule_short_row_reduction,
     schedule_row_reduction,
+    schedule_group_rows,
     _columns,
     _reduce_by_dlight,
 )

@@ -32,7 +32,7 @@ def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
 
     Means are computed in two passes, never as the mean of squares minus the square of the mean.
     """
-    return _replaced(module, _expand)
+    return replace_norms(module, _expand)
 
 
 def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
@@ -48,15 +48,16 @@ def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
         whole = attributes.channel_axis is None or (attributes.channel_axis, axes[-1]) == (last, last - 1)
         return (_normalize_columns if follows and whole else _expand)(builder, data, attributes)
 
-    return _replaced(module, fuse)
+    return replace_norms(module, fuse)
 
 
-def _replaced(module: tvm.IRModule, replace: _Replace) -> tvm.IRModule:
+def replace_norms(module: tvm.IRModule, replace: _Replace) -> tvm.IRModule:
+    """Replace the calls in ``main`` by what ``replace(builder, data, attributes)`` returns, with PrimFuncs it adds."""
     if not any(operator_of(binding.value) == OPERATOR for binding in bindings_of(module["main"])):
         return module
     replacer = _Replacer(module, replace)
     main = replacer.visit_expr(module["main"])
-    return with_main(replacer.builder_.get(), main)  # with the PrimFuncs that it has added
+    return with_main(replacer.builder_.get(), main)
 
 
 @mutator

@@ -35,12 +35,15 @@ from packager.ir.model import NamedArray
 FOLLOWERS = {"multiply": 1.0, "divide": 1.0, "add": 0.0, "subtract": 0.0}
 
 
-def regroup_norms(module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray]) -> tvm.IRModule:
+def regroup_norms(
+    module: tvm.IRModule, num_inputs: int, constants: Mapping[str, NamedArray], *, of_channels: bool = False
+) -> tvm.IRModule:
     """Move normalizations of ``main`` out of reshapes; leaves reshapes of reshapes, and dead code.
 
-    ``constants`` are the values of the parameters after ``num_inputs``, in order.
+    ``constants`` are the values of the parameters after ``num_inputs``, in order. ``of_channels``: only normalizations
+    of several groups of several channels.
     """
-    mover = _Mover(module["main"], num_inputs, constants)
+    mover = _Mover(module["main"], num_inputs, constants, of_channels=of_channels)
     changed = map_bindings(module, mover.moved)
     return relax.transform.Normalize()(changed) if mover.sources else module
 
@@ -70,8 +73,10 @@ class _Source:
 class _Mover:
     """``sources`` maps variables in the layout of a reshape to those that they are reshapes of now."""
 
-    def __init__(self, main: relax.Function, num_inputs: int, constants: Mapping[str, NamedArray]) -> None:
-        self.flow = Dataflow(main)
+    def __init__(
+        self, main: relax.Function, num_inputs: int, constants: Mapping[str, NamedArray], *, of_channels: bool
+    ) -> None:
+        self.flow, self.of_channels = Dataflow(main), of_channels
         self.constant = computed_from_constants(main, num_inputs)
         arrays = (constant.array for constant in constants.values())
         self.arrays: IdentityMap[Array] = IdentityMap(zip(main.params[num_inputs:], arrays, strict=True))
@@ -84,7 +89,7 @@ class _Mover:
         if name == OPERATOR:
             reshape = self.flow.call(value.args[0], "reshape")
             found = None if reshape is None else _regrouped(reshape, attributes_of_call(value.attrs))
-            if found is None:
+            if found is None or (self.of_channels and not _is_of_channels(found[1])):
                 return [binding]
             attributes, grouping = found
             return self._bound(variable, normalize(reshape.args[0], attributes), grouping)
@@ -94,8 +99,8 @@ class _Mover:
 
     def _bound(self, variable: Any, value: Any, grouping: _Grouping | None) -> list[Any]:
         """Bind a value in the layout before the reshape, and ``variable`` to its reshape."""
-        data = value.args[0]
-        inner = type(variable)(f"{variable.name}_whole", data.ty)
+        whole = relax.TensorType(value.args[0].ty.shape, variable.ty.dtype)  # halves are normalized to float32
+        inner = type(variable)(f"{variable.name}_whole", whole)
         self.sources[variable] = _Source(inner, grouping)
         view = relax.op.reshape(inner, extents_of(variable))
         return [relax.VarBinding(inner, value), relax.VarBinding(variable, view)]
@@ -144,6 +149,10 @@ class _Mover:
         spread = relax.op.broadcast_to(pair, [grouping.groups, grouping.channels // grouping.groups])
         after = len(shape_of(source.variable) or ()) - 1 - grouping.axis
         return relax.op.reshape(spread, [grouping.channels, *[1] * after])
+
+
+def _is_of_channels(grouping: _Grouping | None) -> bool:
+    return grouping is not None and 1 < grouping.groups < grouping.channels
 
 
 def _regrouped(reshape: Any, attributes: Normalization) -> tuple[Normalization, _Grouping | None] | None:

@@ -68,6 +68,7 @@ FLOATS: Mapping[str, Make] = {  # of t.x [2, 4, 6, 6], positive y and w of this 
     "own_rms": lambda t: normalize(t.x, Normalization((3,), 1e-5, centered=False)),
     "own_axes": lambda t: normalize(t.x, Normalization((1, 2), 1e-5)),
     "own_groups": lambda t: normalize(t.x, Normalization((2, 3), 1e-5, channel_axis=1, groups=2)),
+    "own_last_groups": lambda t: normalize(t.x, Normalization((1, 2), 1e-5, channel_axis=3, groups=2)),
     "one_hot": lambda t: op.one_hot(t.ids, relax.prim_value(2.0), relax.prim_value(-1.0), 4, 0),
     "col2im": lambda t: col2im(t.x, Windows((12, 11), (2, 2), (6, 6), (2, 2), (1, 1), (0, 1))),
     "resize": lambda t: op.image.resize2d(t.x, (12, 9), layout="NCHW", method="linear"),

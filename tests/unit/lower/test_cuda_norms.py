@@ -1,10 +1,13 @@
-"""Normalization along other axes than the last one, as GPUs run it: reductions of rows and an elementwise function."""
+"""Normalization along other axes than the last one, as GPUs run it: reductions of rows and an elementwise function, or
+groups of channels that registers hold.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -28,9 +31,11 @@ from tests.unit.lower.test_schedule_cuda import (
 def normalized(x: np.ndarray, attributes: Normalization) -> np.ndarray:
     """Return what numpy computes in double precision."""
     wide, axes = x.astype(np.float64), attributes.axes
-    if attributes.channel_axis is not None:
-        wide = wide.reshape(*x.shape[:-1], attributes.groups, x.shape[-1] // attributes.groups)
-        axes = (*axes, wide.ndim - 1)
+    channel = attributes.channel_axis
+    if channel is not None:
+        split = (attributes.groups, x.shape[channel] // attributes.groups)
+        wide = wide.reshape(*x.shape[:channel], *split, *x.shape[channel + 1 :])
+        axes = (*(axis + (axis > channel) for axis in axes), channel + 1)
     if attributes.centered:
         wide = wide - wide.mean(axes, keepdims=True)
     result: np.ndarray = wide / np.sqrt((wide**2).mean(axes, keepdims=True) + attributes.epsilon)
@@ -44,10 +49,11 @@ def normalized(x: np.ndarray, attributes: Normalization) -> np.ndarray:
         ((2, 700, 64), Normalization((1,), 1e-5), "float16"),
         ((2, 700, 64), Normalization((1,), 1e-5, centered=False), "float16"),
         ((3, 1599, 33), Normalization((1,), 1e-3), "float32"),
-        ((2, 9, 11, 60), Normalization((1, 2), 1e-5, 3, 6), "float16"),
+        ((2, 81, 97, 60), Normalization((1, 2), 1e-5, 3, 6), "float16"),  # groups too long for registers
+        ((1, 9, 6151, 6), Normalization((1, 2), 1e-5, 3, 3), "float32"),
         ((2, 33, 48), Normalization((1,), 1e-5, 2, 48), "float32"),
         ((3, 4, 5, 6, 7), Normalization((1, 2, 3), 1e-5, 4, 7), "float32"),
-        ((1, 64, 64, 320), Normalization((1, 2), 1e-5, 3, 32), "float16"),
+        ((1, 96, 96, 320), Normalization((1, 2), 1e-5, 3, 32), "float16"),
         ((2, 48, 9, 12), Normalization((1,), 1e-6), "float16"),
         ((2, 70, 5, 8), Normalization((1,), 1e-6, centered=False), "float32"),
         ((2, 3, 512 * 195), Normalization((2,), 1e-5), "float16"),  # few long rows
@@ -70,6 +76,50 @@ def test_columns_are_normalized(shape: tuple[int, ...], attributes: Normalizatio
     x = (np.random.default_rng(0).standard_normal(shape) + 30).astype(dtype)
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got.reshape(shape), normalized(x, attributes), atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "attributes", "dtype", "threads"),
+    [
+        ((2, 9, 11, 60), Normalization((1, 2), 1e-5, 3, 6), "float16", 99),
+        ((1, 64, 64, 320), Normalization((1, 2), 1e-5, 3, 32), "float16", 1024),
+        ((8, 32, 32, 128), Normalization((1, 2), 1e-5, 3, 32), "float16", 512),
+        ((2, 16, 16, 512), Normalization((1, 2), 1e-5, 3, 32), "bfloat16", 512),
+        ((2, 8, 8, 64), Normalization((1, 2), 1e-5, 3, 32), "float32", 32),
+        ((2, 7, 7, 40), Normalization((1, 2), 1e-5, 3, 8, centered=False), "float32", 35),
+        ((3, 5, 4, 6, 24), Normalization((1, 2, 3), 1e-5, 4, 4), "float16", 90),
+        ((2, 128, 32, 32), Normalization((2, 3), 1e-5, 1, 32), "float16", 512),
+        ((2, 12, 7, 5), Normalization((2, 3), 1e-5, 1, 4), "float32", 35),
+        ((2, 24, 300), Normalization((2,), 1e-5, 1, 6), "float16", 150),
+        (("n", 4, 4, 32), Normalization((1, 2), 1e-5, 3, 8), "float16", 16),
+    ],
+)
+def test_a_thread_block_normalizes_a_group_and_ends_it(
+    shape: tuple[Any, ...], attributes: Normalization, dtype: str, threads: int
+) -> None:
+    """GroupNorm, a scale of each channel, a residual connection and SiLU are one kernel, in both layouts."""
+    channel = attributes.channel_axis or 0
+    scales = [shape[channel], *[1] * (len(shape) - 1 - channel)]
+
+    def block(x: Any, scale: Any, other: Any) -> Any:
+        scaled = relax.op.multiply(relax.op.astype(normalize(x, attributes), "float32"), scale)
+        return relax.op.nn.silu(relax.op.add(scaled, relax.op.astype(other, "float32")))
+
+    (primfunc,) = functions(block, (shape, dtype), (scales, "float32"), (shape, dtype))
+    scheduled = schedule_cuda(primfunc, TARGET)
+    (launch,) = lower(scheduled)[1].values()
+    assert int(launch.extents["threadIdx.x"]) == threads
+    generator, known = np.random.default_rng(0), [3 if extent == "n" else extent for extent in shape]
+    narrow = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    x, other = ((generator.standard_normal(known) + 30).astype(narrow) for _ in range(2))
+    scale = generator.standard_normal(scales).astype("float32")
+    tensors = [tvm.runtime.tensor(a) for a in (x, scale, other, np.full(known, np.nan, "float32"))]
+    tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)
+    added = normalized(x.astype("float64"), attributes) * scale + other.astype("float64")
+    # One thread adds up all elements here, one after the other, each of about 30.
+    atol = max(2e-5, 1.5e-8 * np.prod(known) / known[0] / attributes.groups)
+    np.testing.assert_allclose(tensors[-1].numpy(), added / (1 + np.exp(-added)), rtol=1e-5, atol=atol)
 
 
 def gated_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, gate: np.ndarray) -> np.ndarray:

@@ -403,6 +403,11 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Any], list[tuple[Shape,
     ("gated part", relax_gated_part, lambda x, g: x[..., :16] * g, [(("n", 5, 2, 19), H), (("n", 5, 2, 16), H)], [3]),
     ("sum_rows", lambda x: R.sum(x, axis=[0]), lambda x: x.sum(0), [((4096, 96), F)], [0]),
     ("sum_rows_odd", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [(("n", 100, 33), F)], [1, 3]),
+    # Tiles of few columns join axes, which they divide, or have all of one.
+    ("sum_6_columns", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [((2, 2559, 6), F)], [0]),
+    ("sum_8_columns", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [((2, 12544, 8), F)], [0]),
+    ("sum_20_columns", lambda x: R.sum(x, axis=[1]), lambda x: x.sum(1), [((1, 2048, 20), F)], [0]),
+    ("sum_3_of_axes", lambda x: R.sum(x, axis=[2]), lambda x: x.sum(2), [((2, 3, 1024, 6), H)], [0]),
     ("mean_tokens", lambda x: R.mean(x, axis=[1]), lambda x: x.mean(1), [(("n", 128, 256), H)], [1, 3]),
     (
         "squeeze",

@@ -27,12 +27,14 @@ from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joi
 from packager.lower.cuda.fusion.patterns import elements_of
 from packager.lower.cuda.fusion.shared_rows import is_rows
 from packager.lower.cuda.kernels import TRIAL_GPU
+from packager.lower.cuda.rows.groups import schedule_group_rows
+from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.schedule import rule_of, schedule_cuda
 
 # Functions of more operands may exceed what a kernel takes.
 MAX_OPERANDS = 16
-# The rule of schedules that hold rows.
-ROWS = "_rows"
+# The rules of schedules that hold rows, and groups of channels.
+ROWS, GROUPS = schedule_row_reduction.__name__, schedule_group_rows.__name__
 _Sourced: TypeAlias = tuple[Any, CallSource]
 
 
@@ -103,7 +105,7 @@ class _Joiner:
     def is_fed(self, first: Any, second: Any) -> bool:
         """Whether the first call is elementwise, and the second reduces its elements.
 
-        It reads each once, or as rows, which registers hold.
+        It reads each once, or as rows or groups of channels, which registers hold.
         """
         maker, reduction = self._schedule(first), self._schedule(second)
         if maker is None or reduction is None:
@@ -113,6 +115,8 @@ class _Joiner:
             return False
         if not all(is_aligned(maker, block, load, 1) for load in loads(maker.get(block).body)):
             return False
+        if self._rule(second) == GROUPS:
+            return same(shape_of(first.var), shape_of(second.var))
         read = [(each, load) for each in blocks(reduction) for load in self._loads(second, first.var, each)]
         if not any(is_reduction(reduction, each) for each, _ in read):
             return False

@@ -1,0 +1,128 @@
+"""Lowers normalizations of groups of channels to one PrimFunc that a thread block computes a group of (Wu and He 2018,
+arXiv:1803.08494).
+
+With channels last TVM's reductions would read columns, five launches of them; as rows, images are transposed twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+from packager.graph.dataflow import shape_of
+from packager.graph.normalize import Normalization, normalize
+from packager.ir.pattern_kinds import OUT_ELEMENTWISE_FUSABLE
+from packager.lower.cuda.rows.groups import threads_of
+from packager.lower.legalize.accumulate import FULL
+from packager.lower.legalize.normalize import replace_norms
+
+# Runs of channels of fewer bytes than a sector of memory are read again from the cache, if images fit it.
+SECTOR_BYTES, CACHED_BYTES = 32, 32 << 20
+
+
+def fuse_group_norms(module: tvm.IRModule) -> tvm.IRModule:
+    """Lower calls in ``main`` that normalize groups of images [N, ..., C] or [N, C, ...], if registers hold a group."""
+
+    def fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
+        groups = groups_of(data, attributes)
+        if groups is None:
+            return normalize(data, attributes)
+        compute, fusable = partial(_normalized, groups, attributes), {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
+        return builder.call_te(compute, data, primfunc_name_hint="normalize_groups", primfunc_attrs=fusable)
+
+    return replace_norms(module, fuse)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How groups lie in an image of extents ``places``: ``number`` groups of ``each`` channels, which are ``last``."""
+
+    places: tuple[int, ...]
+    number: int
+    each: int
+    last: bool
+
+    @property
+    def length(self) -> int:
+        """The elements of a group."""
+        return math.prod(self.places) * self.each
+
+    def source(self, group: Any, element: Any) -> tuple[Any, ...]:
+        """Return the index in an image of an element of a group, in the order in which they lie in memory."""
+        whole = math.prod(self.places)
+        inner = self.each if self.last else whole
+        place, channel = (element // inner, element % inner) if self.last else (element % inner, element // inner)
+        at: list[Any] = []
+        for extent in reversed(self.places):
+            at, place = [place % extent, *at], place // extent
+        channel = group * self.each + channel
+        return (*at, channel) if self.last else (channel, *at)
+
+    def element(self, *index: Any) -> tuple[Any, Any]:
+        """Return the group of an element of an image, and which of its elements that is."""
+        (*at, channel) = index if self.last else (*index[1:], index[0])
+        place = tirx.IntImm("int64", 0)
+        for position, extent in zip(at, self.places, strict=True):
+            place = place * extent + position
+        inner = channel % self.each
+        whole = math.prod(self.places)
+        return channel // self.each, place * self.each + inner if self.last else inner * whole + place
+
+
+def groups_of(data: Any, attributes: Normalization) -> Groups | None:
+    """Return the groups of a normalization that registers hold; None for others."""
+    shape, channel = shape_of(data), attributes.channel_axis
+    if shape is None or channel is None or len(shape) < 3 or channel not in (1, len(shape) - 1):
+        return None
+    places = shape[2:] if channel == 1 else shape[1:-1]
+    axes = tuple(range(2, len(shape)) if channel == 1 else range(1, len(shape) - 1))
+    if attributes.axes != axes or not all(isinstance(extent, int) for extent in shape[1:]):
+        return None
+    groups = Groups(places, attributes.groups, shape[channel] // attributes.groups, last=channel > 1)
+    size = int(tvm.runtime.DataType(data.ty.dtype).itemsize)
+    run, whole = groups.each * size, math.prod(extent for extent in shape if isinstance(extent, int)) * size
+    if groups.last and (groups.each == 1 or (run < SECTOR_BYTES and whole > CACHED_BYTES)):
+        return None
+    return groups if threads_of(groups.length, 1, size) else None
+
+
+def _normalized(groups: Groups, attributes: Normalization, image: te.Tensor) -> te.Tensor:
+    """Normalize an image: rows are a copy of it by groups, for the schedule to hold."""
+    batch, length = image.shape[0], tirx.const(groups.length, FULL)
+    rows = te.compute(
+        (batch, groups.number, groups.length),
+        lambda n, group, element: image(n, *groups.source(group, element)),
+        name="group_rows",
+    )
+
+    means: list[te.Tensor] = []
+
+    def distance(n: Any, group: Any, element: Any) -> Any:
+        value = rows(n, group, element).astype(FULL)
+        return value - means[0](n, group) if means else value
+
+    def mean(term: Callable[..., Any]) -> te.Tensor:
+        element = te.reduce_axis((0, groups.length), name="element")
+        total = te.compute(
+            (batch, groups.number),
+            lambda n, group: te.sum(term(n, group, element), axis=element),
+            name="group_sum",
+        )
+        return te.compute(total.shape, lambda *at: total(*at) / length, name="group_mean")
+
+    if attributes.centered:
+        means.append(mean(distance))
+    variance = mean(lambda *at: distance(*at) * distance(*at))
+
+    def normalized(n: Any, *index: Any) -> Any:
+        group, element = groups.element(*index)
+        scale = tirx.rsqrt(variance(n, group) + tirx.const(attributes.epsilon, FULL))
+        return distance(n, group, element) * scale
+
+    return te.compute(image.shape, normalized, name="normalized")
