@@ -24,7 +24,6 @@ from packager.lower.cuda.algorithms.best_index import legalize_best_index
 from packager.lower.cuda.algorithms.column_softmax import legalize_column_softmax
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
-from packager.lower.cuda.algorithms.group_norms import fuse_group_norms
 from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.scan_rows import scan_rows
 from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
@@ -50,6 +49,7 @@ from packager.lower.cuda.fusion.reductions import join_reductions
 from packager.lower.cuda.fusion.shared_rows import share_rows
 from packager.lower.cuda.fusion.slices import fuse_slices
 from packager.lower.cuda.fusion.updates import fuse_updates
+from packager.lower.cuda.group_norms.lowering import fuse_group_norms
 from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda

@@ -34,9 +34,9 @@ from packager.lower.cuda.compound_extents import name_extents
 from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
 from packager.lower.cuda.element_loops import schedule_element_loops
 from packager.lower.cuda.elementwise import check_aligned, load_vectors, schedule_elementwise, vector_width, vectorize
+from packager.lower.cuda.group_norms.schedule import schedule_group_rows
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
-from packager.lower.cuda.rows.groups import schedule_group_rows
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.rows.short import schedule_short_row_reduction
 from packager.lower.cuda.scatter_scan import schedule_scatter_scan

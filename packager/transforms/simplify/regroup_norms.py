@@ -93,6 +93,9 @@ class _Mover:
                 return [binding]
             attributes, grouping = found
             return self._bound(variable, normalize(reshape.args[0], attributes), grouping)
+        if name == "astype" and value.args[0] in self.sources:
+            source = self.sources[value.args[0]]
+            return self._bound(variable, relax.op.astype(source.variable, variable.ty.dtype), source.grouping)
         if name in FOLLOWERS:
             return self._follow(binding, name)
         return [binding]

@@ -28,6 +28,10 @@ from tests.unit.lower.test_schedule_cuda import (
 )
 
 
+def numpy_dtype(name: str) -> Any:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
 def normalized(x: np.ndarray, attributes: Normalization) -> np.ndarray:
     """Return what numpy computes in double precision."""
     wide, axes = x.astype(np.float64), attributes.axes
@@ -49,8 +53,12 @@ def normalized(x: np.ndarray, attributes: Normalization) -> np.ndarray:
         ((2, 700, 64), Normalization((1,), 1e-5), "float16"),
         ((2, 700, 64), Normalization((1,), 1e-5, centered=False), "float16"),
         ((3, 1599, 33), Normalization((1,), 1e-3), "float32"),
-        ((2, 81, 97, 60), Normalization((1, 2), 1e-5, 3, 6), "float16"),  # groups too long for registers
+        # Groups of which many thread blocks have parts, and one with channels that no block has all of.
+        ((2, 81, 97, 60), Normalization((1, 2), 1e-5, 3, 6), "float16"),
         ((1, 9, 6151, 6), Normalization((1, 2), 1e-5, 3, 3), "float32"),
+        ((3, 41, 41, 64), Normalization((1, 2), 1e-5, 3, 32, centered=False), "bfloat16"),
+        ((1, 2000, 4608), Normalization((1,), 1e-5, 2, 9), "float16"),
+        ((1, 2000, 4606), Normalization((1,), 1e-5, 2, 2), "float32"),
         ((2, 33, 48), Normalization((1,), 1e-5, 2, 48), "float32"),
         ((3, 4, 5, 6, 7), Normalization((1, 2, 3), 1e-5, 4, 7), "float32"),
         ((1, 96, 96, 320), Normalization((1, 2), 1e-5, 3, 32), "float16"),
@@ -68,14 +76,16 @@ def test_columns_are_normalized(shape: tuple[int, ...], attributes: Normalizatio
         if isinstance(function, tirx.PrimFunc):
             scheduled = schedule_cuda(function, TARGET)
             lower(scheduled)
-            # Elementwise functions may see their parameters in other shapes, which their callers here do not.
+            # Elementwise functions may see their parameters in other shapes, which their callers here do not. Threads
+            # of a CPU do not wait for each other: loops that are distributed over them run one after the other.
             kept = [str(p.shape) for p in scheduled.params] == [str(p.shape) for p in function.params]
+            kept = kept and "storage_sync" not in scheduled.script()
             functions[variable] = serial(scheduled if kept else function).with_attr("global_symbol", variable.name_hint)
     machine = relax.VirtualMachine(tvm.compile(tvm.IRModule(functions), "llvm"), tvm.cpu())
     # Far from zero: the difference of the mean of squares and the square of the mean would have few digits left.
-    x = (np.random.default_rng(0).standard_normal(shape) + 30).astype(dtype)
+    x = (np.random.default_rng(0).standard_normal(shape) + 30).astype(numpy_dtype(dtype))
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
-    np.testing.assert_allclose(got.reshape(shape), normalized(x, attributes), atol=2e-5)
+    np.testing.assert_allclose(got.reshape(shape), normalized(x, attributes), atol=2e-5, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -83,8 +93,8 @@ def test_columns_are_normalized(shape: tuple[int, ...], attributes: Normalizatio
     ("shape", "attributes", "dtype", "threads"),
     [
         ((2, 9, 11, 60), Normalization((1, 2), 1e-5, 3, 6), "float16", 99),
-        ((1, 64, 64, 320), Normalization((1, 2), 1e-5, 3, 32), "float16", 1024),
-        ((8, 32, 32, 128), Normalization((1, 2), 1e-5, 3, 32), "float16", 512),
+        ((1, 36, 36, 1024), Normalization((1, 2), 1e-5, 3, 32), "float16", 864),
+        ((4, 32, 32, 128), Normalization((1, 2), 1e-5, 3, 32), "float16", 512),
         ((2, 16, 16, 512), Normalization((1, 2), 1e-5, 3, 32), "bfloat16", 512),
         ((2, 8, 8, 64), Normalization((1, 2), 1e-5, 3, 32), "float32", 32),
         ((2, 7, 7, 40), Normalization((1, 2), 1e-5, 3, 8, centered=False), "float32", 35),
@@ -111,8 +121,7 @@ def test_a_thread_block_normalizes_a_group_and_ends_it(
     (launch,) = lower(scheduled)[1].values()
     assert int(launch.extents["threadIdx.x"]) == threads
     generator, known = np.random.default_rng(0), [3 if extent == "n" else extent for extent in shape]
-    narrow = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    x, other = ((generator.standard_normal(known) + 30).astype(narrow) for _ in range(2))
+    x, other = ((generator.standard_normal(known) + 30).astype(numpy_dtype(dtype)) for _ in range(2))
     scale = generator.standard_normal(scales).astype("float32")
     tensors = [tvm.runtime.tensor(a) for a in (x, scale, other, np.full(known, np.nan, "float32"))]
     tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), "llvm")["main"](*tensors)

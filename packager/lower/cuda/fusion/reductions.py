@@ -26,8 +26,8 @@ from packager.lower.blocks import blocks, inline, is_aligned, is_reduction, is_s
 from packager.lower.cuda.fusion.joined_calls import join_calls, joined_name, joined_source, lowers, operands_of
 from packager.lower.cuda.fusion.patterns import elements_of
 from packager.lower.cuda.fusion.shared_rows import is_rows
+from packager.lower.cuda.group_norms.schedule import schedule_group_rows
 from packager.lower.cuda.kernels import TRIAL_GPU
-from packager.lower.cuda.rows.groups import schedule_group_rows
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
 from packager.lower.cuda.schedule import rule_of, schedule_cuda
 

@@ -1,7 +1,7 @@
-"""Lowers normalizations of groups of channels to one PrimFunc that a thread block computes a group of (Wu and He 2018,
-arXiv:1803.08494).
+"""Lowers normalizations of groups of channels (Wu and He 2018, "Group Normalization", arXiv:1803.08494) for GPUs.
 
-With channels last TVM's reductions would read columns, five launches of them; as rows, images are transposed twice.
+A thread block has a small group in registers, in one PrimFunc with what follows. Large ones have their statistics from
+parts of images, and elementwise functions read these.
 """
 
 from __future__ import annotations
@@ -15,28 +15,61 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from packager.graph.dataflow import shape_of
+from packager.graph.dataflow import extents_of, shape_of
 from packager.graph.normalize import Normalization, normalize
 from packager.ir.pattern_kinds import OUT_ELEMENTWISE_FUSABLE
-from packager.lower.cuda.rows.groups import threads_of
+from packager.lower.cuda.group_norms.schedule import threads_of
+from packager.lower.cuda.group_norms.statistics import BATCH, group_statistics, parts_of
 from packager.lower.legalize.accumulate import FULL
 from packager.lower.legalize.normalize import replace_norms
 
-# Runs of channels of fewer bytes than a sector of memory are read again from the cache, if images fit it.
-SECTOR_BYTES, CACHED_BYTES = 32, 32 << 20
+# A group with channels last is a part of a line of memory at each place: a multiprocessor reads so many of them in the
+# time of two launches more. Measured on an H200, which has that many.
+MOST_PLACES, MULTIPROCESSORS = 1600, 132
 
 
 def fuse_group_norms(module: tvm.IRModule) -> tvm.IRModule:
-    """Lower calls in ``main`` that normalize groups of images [N, ..., C] or [N, C, ...], if registers hold a group."""
+    """Lower calls in ``main`` that normalize groups of images [N, ..., C], or of [N, C, ...] if registers hold them."""
 
     def fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:
         groups = groups_of(data, attributes)
-        if groups is None:
-            return normalize(data, attributes)
-        compute, fusable = partial(_normalized, groups, attributes), {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
-        return builder.call_te(compute, data, primfunc_name_hint="normalize_groups", primfunc_attrs=fusable)
+        whole = groups is not None and _fits_blocks(groups, data)
+        if groups is not None and whole:
+            compute, fusable = partial(_normalized, groups, attributes), {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
+            return builder.call_te(compute, data, primfunc_name_hint="normalize_groups", primfunc_attrs=fusable)
+        made = None if groups is None or not groups.last else _by_parts(builder, data, groups, attributes)
+        return normalize(data, attributes) if made is None else made
 
     return replace_norms(module, fuse)
+
+
+def _fits_blocks(groups: Groups, data: Any) -> bool:
+    """Whether registers hold a group, and few threads of a multiprocessor read lines of memory for a part of them."""
+    if not threads_of(groups.length, 1, int(tvm.runtime.DataType(data.ty.dtype).itemsize)):
+        return False
+    batch = (shape_of(data) or ())[0]
+    blocks = (batch if isinstance(batch, int) else BATCH) * groups.number
+    return not groups.last or math.prod(groups.places) * -(-blocks // MULTIPROCESSORS) <= MOST_PLACES
+
+
+def _by_parts(builder: relax.BlockBuilder, data: Any, groups: Groups, attributes: Normalization) -> relax.Expr | None:
+    """Return the normalization by statistics of parts of images; None if no block has a whole group."""
+    batch, *inner = extents_of(data) or ()
+    places, channels = math.prod(groups.places), groups.number * groups.each
+    parts = parts_of(batch, places, channels, groups.each, str(data.ty.dtype))
+    if parts is None:
+        return None
+    flat = data if len(inner) == 2 else builder.emit(relax.op.reshape(data, [batch, places, channels]))
+    statistics = group_statistics(builder, flat, parts, attributes.epsilon, centered=attributes.centered)
+
+    def compute(image: te.Tensor, found: te.Tensor) -> te.Tensor:
+        def element(n: Any, *at: Any) -> Any:
+            group = at[-1] // groups.each
+            return (image(n, *at).astype(FULL) - found(n, group, 0)) * found(n, group, 1)
+
+        return te.compute(image.shape, element, name="normalized")
+
+    return builder.call_te(compute, data, statistics, primfunc_name_hint="normalize")
 
 
 @dataclass(frozen=True)
@@ -76,20 +109,16 @@ class Groups:
 
 
 def groups_of(data: Any, attributes: Normalization) -> Groups | None:
-    """Return the groups of a normalization that registers hold; None for others."""
+    """Return the groups of several channels of a normalization of whole images; None for others."""
     shape, channel = shape_of(data), attributes.channel_axis
     if shape is None or channel is None or len(shape) < 3 or channel not in (1, len(shape) - 1):
         return None
     places = shape[2:] if channel == 1 else shape[1:-1]
     axes = tuple(range(2, len(shape)) if channel == 1 else range(1, len(shape) - 1))
-    if attributes.axes != axes or not all(isinstance(extent, int) for extent in shape[1:]):
+    known = all(isinstance(extent, int) for extent in shape[1:])
+    if attributes.axes != axes or not known or attributes.groups == shape[channel]:
         return None
-    groups = Groups(places, attributes.groups, shape[channel] // attributes.groups, last=channel > 1)
-    size = int(tvm.runtime.DataType(data.ty.dtype).itemsize)
-    run, whole = groups.each * size, math.prod(extent for extent in shape if isinstance(extent, int)) * size
-    if groups.last and (groups.each == 1 or (run < SECTOR_BYTES and whole > CACHED_BYTES)):
-        return None
-    return groups if threads_of(groups.length, 1, size) else None
+    return Groups(places, attributes.groups, shape[channel] // attributes.groups, last=channel > 1)
 
 
 def _normalized(groups: Groups, attributes: Normalization, image: te.Tensor) -> te.Tensor:
