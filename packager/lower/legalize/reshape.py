@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import relax, s_tir, te, tirx
 from tvm.relax.analysis import has_reshape_pattern
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
@@ -20,6 +20,7 @@ from tvm.sym import Analyzer
 from packager.graph.dataflow import bindings_of, called_function, extents_of, operator_of
 from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import nodes_of, with_main
+from packager.ir.pattern_kinds import INJECTIVE
 from packager.lower.blocks import blocks, inline, is_movement, schedule_of
 
 
@@ -34,7 +35,33 @@ def legalize_reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
             return call
         if not _are_as_many(call.args[0], call):
             return call
+    if before and after and _is_of_images(before, after):
+        return _reshape_images(builder, call)
     return tvm.ir.Op.get("relax.reshape").get_attr("FLegalize")(builder, call)
+
+
+def _is_of_images(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    """Whether both shapes begin with the same symbolic extent, and all others are known."""
+    known = all(isinstance(extent, tirx.IntImm) for extent in (*before[1:], *after[1:]))
+    return known and isinstance(before[0], tirx.Var) and before[0].same_as(after[0])
+
+
+def _reshape_images(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Reshape the images of a batch of any size, each by itself: TVM does not know its own indices as injective."""
+    before, after = extents_of(call.args[0]) or (), extents_of(call) or ()
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        def element(image: Any, *at: Any) -> Any:
+            flat = reduce(lambda position, pair: position * pair[1] + pair[0], zip(at, after[1:], strict=True), 0)
+            inner: list[Any] = []
+            for extent in reversed(before[1:]):
+                inner, flat = [tirx.floormod(flat, extent), *inner], tirx.floordiv(flat, extent)
+            return data(image, *inner)
+
+        return te.compute((data.shape[0], *after[1:]), element, name="reshape")
+
+    fusable = {"op_pattern": INJECTIVE}
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="reshape", primfunc_attrs=fusable)
 
 
 def rewrite_reshapes(module: tvm.IRModule) -> tvm.IRModule:

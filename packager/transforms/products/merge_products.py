@@ -40,8 +40,7 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
     merged: IdentityMap[list[Any]] = IdentityMap()  # from a product to the bindings that replace its own
     for products in groups.values():
         alike = [each for each in products if str(each.ty.dtype) == str(products[0].ty.dtype)]
-        is_few = math.prod(_rows(flow, products[0])) <= FEW_ROWS
-        for results in (_of_few_rows if is_few else _of_many_rows)(flow, constants, alike):
+        for results in (_of_few_rows if _has_few(flow, products[0]) else _of_many_rows)(flow, constants, alike):
             if len(results) > 1:
                 pieces = as_slices(flow, [*results], [*results.values()])
                 merged.update(zip(results.values(), pieces, strict=True))
@@ -52,17 +51,19 @@ def merge_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
 
 
 def is_mergeable(call: Any, constants: IdentitySet) -> bool:
-    """Whether it is a product of known rows with a matrix that is computed from constants."""
+    """Whether it is a product with a matrix that is computed from constants."""
     if operator_of(call) != "matmul" or call.args[1] not in constants:
         return False
     rows, matrix = (shape_of(call.args[0]) or ())[:-1], shape_of(call.args[1]) or ()
-    static = len(matrix) == 2 and all(isinstance(extent, int) for extent in (*rows, *matrix))
+    static = len(matrix) == 2 and all(isinstance(extent, int) for extent in matrix)
     same_types = str(call.args[0].ty.dtype) == str(call.args[1].ty.dtype) == str(call.ty.dtype)
     return static and same_types and len(rows) > 0 and matrix[1] % 8 == 0
 
 
-def _rows(flow: Dataflow, product: Any) -> tuple[int, ...]:
-    return (shape_of(flow.value(product).args[0]) or ())[:-1]
+def _has_few(flow: Dataflow, product: Any) -> bool:
+    """Whether a product has few rows; those of symbolic extents may be many."""
+    rows = (shape_of(flow.value(product).args[0]) or ())[:-1]
+    return all(isinstance(extent, int) for extent in rows) and math.prod(rows) <= FEW_ROWS
 
 
 def _of_few_rows(flow: Dataflow, constants: IdentitySet, products: Sequence[Any]) -> list[IdentityMap[Any]]:

@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import Dataflow, axes_of, operator_of, scalar_of, static_shape_of, strided_slice_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, scalar_of, shape_of, strided_slice_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, map_operands, tidy
 
@@ -29,14 +29,14 @@ _ENDS = ("permute_dims", "reshape", "expand_dims", "broadcast_to", "concat", "ma
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two variables that are parts of one tensor, the ``first`` before the ``second`` along ``axis``."""
+    """Two variables that are parts of one tensor, the ``first`` before the ``second`` along ``axis``, of known extent."""
 
     first: Any
     second: Any
     axis: int
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Any, ...]:
         """The shape of the whole."""
         extents = list(_shape(self.first))
         extents[self.axis] += _shape(self.second)[self.axis]
@@ -87,8 +87,8 @@ def _parts_of(pair: _Pair, both: Any) -> Iterator[Any]:
         yield relax.VarBinding(part, value)
 
 
-def _shape(variable: Any) -> tuple[int, ...]:
-    return static_shape_of(variable) or ()
+def _shape(variable: Any) -> tuple[Any, ...]:
+    return shape_of(variable) or ()
 
 
 def _starts(flow: Dataflow) -> Iterator[_Pair]:
@@ -117,13 +117,16 @@ def _range_of(call: Any) -> tuple[int, int, int] | None:
 
 def _ranges(call: Any) -> dict[int, range] | None:
     """Return which places of which axes a slice has in their order; None if that is not static, or not their order."""
-    extents, slices = static_shape_of(call.args[0]), strided_slice_of(call)
+    extents, slices = shape_of(call.args[0]), strided_slice_of(call)
     if extents is None or slices is None:
         return None
-    taken = [range(extent)[part] for extent, part in zip(extents, slices, strict=True)]
-    if any(places.step < 0 for places in taken):
+    parts = {axis: part for axis, part in enumerate(slices) if part != slice(None)}
+    if not all(isinstance(extents[axis], int) for axis in parts):
         return None
-    return {axis: places for axis, places in enumerate(taken) if places != range(extents[axis])}
+    taken = {axis: range(extents[axis])[part] for axis, part in parts.items()}
+    if any(places.step < 0 for places in taken.values()):
+        return None
+    return {axis: places for axis, places in taken.items() if places != range(extents[axis])}
 
 
 def _chain(flow: Dataflow, start: _Pair) -> IdentityMap[_Pair]:
@@ -177,14 +180,15 @@ def _alike(a: Any, b: Any, pairs: IdentityMap[_Pair]) -> _Pair | None:
     return pair if pair is not None and pair.second.same_as(b) else None
 
 
-def _axis_of_reshape(source: _Pair | None, other: Any, first: tuple[int, ...], second: tuple[int, ...]) -> int | None:
+def _axis_of_reshape(source: _Pair | None, other: Any, first: tuple[Any, ...], second: tuple[Any, ...]) -> int | None:
     """Return the axis of the results along which they are joined, if there is one."""
     if source is None or not source.second.same_as(other):
         return None
     outer = math.prod(_shape(source.first)[: source.axis])
     for axis in reversed(range(len(first))):
         rest = (first[:axis] + first[axis + 1 :], second[:axis] + second[axis + 1 :])
-        if math.prod(first[:axis]) == outer and rest[0] == rest[1]:
+        known = isinstance(first[axis], int) and isinstance(second[axis], int)
+        if known and same(math.prod(first[:axis]), outer) and same(*rest):
             return axis
     return None
 
@@ -202,8 +206,10 @@ def _elementwise(first: Any, second: Any, a: Any, b: Any, pairs: IdentityMap[_Pa
         return None
     (axis,) = axes
     for x in a.args:
-        extents = static_shape_of(x)
-        if pairs.get(x) is None and (extents is None or (len(extents) >= rank - axis and extents[axis - rank] != 1)):
+        extents = shape_of(x)
+        if pairs.get(x) is None and (
+            extents is None or (len(extents) >= rank - axis and not same(extents[axis - rank], 1))
+        ):
             return None
     return _Pair(first, second, axis)
 
