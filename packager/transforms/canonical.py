@@ -38,6 +38,7 @@ from packager.transforms.simplify.no_ops import drop_no_ops
 from packager.transforms.simplify.raise_norms import raise_norms
 from packager.transforms.simplify.slice_norms import slice_before_norms
 from packager.transforms.simplify.splits import slice_splits
+from packager.transforms.simplify.stacked_sums import add_stacked
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
 
 _R = relax.transform
@@ -49,7 +50,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     result = getattr(model.module["main"].body.body, "name", "")  # a tuple has no name
     module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
     module = slice_splits(apply(_TIDY, drop_no_ops(module)))
-    module = apply(_TIDY, flatten_concats(simplify_gathers(module)))
+    module = apply(_TIDY, flatten_concats(add_stacked(simplify_gathers(module))))
     module = compose_products(module, len(model.signature.inputs))
     module = simplify_arithmetic(module, len(model.signature.inputs), of_matmuls=True)
     module = scale_matrices(module, len(model.signature.inputs))

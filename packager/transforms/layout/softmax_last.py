@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import extents_of, operator_of
+from packager.graph.dataflow import extents_of, is_one, operator_of
 from packager.graph.rewrite import map_bindings
 
 SOFTMAXES = {"nn.softmax": relax.op.nn.softmax, "nn.log_softmax": relax.op.nn.log_softmax}
@@ -29,7 +29,8 @@ def to_last_axis(module: tvm.IRModule, *, of_images: bool = False) -> tvm.IRModu
         call, value = binding.value, binding.value
         extents = extents_of(call.args[0]) if operator_of(call) in SOFTMAXES else None
         axis = int(call.attrs.axis) % len(extents) if extents else 0
-        chosen = not of_images or (axis == CHANNELS and len(extents or ()) >= IMAGE)
+        is_image = len(extents or ()) >= IMAGE and not is_one((extents or ())[-1])
+        chosen = not of_images or (axis == CHANNELS and is_image)
         if extents and axis < len(extents) - 1 and chosen:
             axes = [*(other for other in range(len(extents)) if other != axis), axis]
             moved = relax.BlockBuilder().normalize(relax.op.permute_dims(call.args[0], axes))

@@ -29,7 +29,7 @@ _ENDS = ("permute_dims", "reshape", "expand_dims", "broadcast_to", "concat", "ma
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two variables that are parts of one tensor, the ``first`` before the ``second`` along ``axis``, of known extent."""
+    """Two parts of one tensor, the ``first`` before the ``second`` along ``axis``, where both have known extents."""
 
     first: Any
     second: Any
