@@ -19,6 +19,8 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 VECTOR_BYTES = 16
 # Bytes of one operand that a thread handles at once if operands differ in element size.
 MAX_WIDE_BYTES = 32
+# What an extent counts as that is known at run time only, as of a batch, where a schedule depends on it.
+UNKNOWN = 8
 # Inlining stops above this expression size: a value used twice in each step doubles it each time.
 MAX_NODES = 4096
 

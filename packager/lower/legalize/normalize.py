@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import tvm
@@ -15,16 +13,13 @@ from tvm import relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from packager.bundle.dtypes import HALVES
-from packager.graph.dataflow import bindings_of, extents_of, operator_of, same, static_shape_of
+from packager.graph.dataflow import bindings_of, extents_of, operator_of, same
 from packager.graph.normalize import NAME, OPERATOR, Normalization, attributes_of_call
 from packager.graph.rewrite import with_main
 from packager.ir.pattern_kinds import OPAQUE, OUT_ELEMENTWISE_FUSABLE
 from packager.lower.legalize.accumulate import FULL
 
 _Replace = Callable[[relax.BlockBuilder, Any, Normalization], relax.Expr]
-# Rows of so many elements are shared by blocks, if there are no more than this: on an H100 a block normalizes 511,488
-# halves in 114 us. The columns that a row then has, best first.
-LONG, BLOCKS, WIDTHS = 98304, 128, (512, 256, 1024, 128, 384, 640, 768, 320, 448, 192, 64)
 
 
 def expand_norms(module: tvm.IRModule) -> tvm.IRModule:
@@ -42,9 +37,7 @@ def fuse_norms(module: tvm.IRModule) -> tvm.IRModule:
         last, axes = len(data.ty.shape) - 1, attributes.axes
         follows = list(axes) == list(range(axes[0], axes[-1] + 1))
         if follows and axes[-1] == last and attributes.channel_axis is None:
-            channels = _channels_of_long_rows(data, axes)
-            whole_rows = partial(_normalize_long_rows, channels) if channels else _fuse
-            return whole_rows(builder, data, attributes)
+            return _fuse(builder, data, attributes)
         whole = attributes.channel_axis is None or (attributes.channel_axis, axes[-1]) == (last, last - 1)
         return (_normalize_columns if follows and whole else _expand)(builder, data, attributes)
 
@@ -91,27 +84,6 @@ def _expand(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -
     shifted = builder.emit(relax.op.add(variance, relax.const(attributes.epsilon, dtype)))
     result = relax.op.divide(data, builder.emit(relax.op.sqrt(shifted)))
     return result if channel is None else relax.op.reshape(builder.emit(result), extents_of(source))
-
-
-def _channels_of_long_rows(data: Any, axes: tuple[int, ...]) -> int:
-    """Return how many columns a matrix of each row gets, whose rows many blocks share; 0 if a block takes a row."""
-    shape = static_shape_of(data)
-    if shape is None or math.prod(shape[: axes[0]]) > BLOCKS:
-        return 0
-    length = math.prod(shape[axes[0] :])
-    return next((c for c in WIDTHS if not length % c), 0) if length >= LONG else 0
-
-
-def _normalize_long_rows(
-    channels: int, builder: relax.BlockBuilder, data: Any, attributes: Normalization
-) -> relax.Expr:
-    """Return the normalization of few long rows, as of all channels and places of an image, as one of columns."""
-    shape = extents_of(data) or ()
-    rows = math.prod(shape[: attributes.axes[0]], start=tvm.tirx.IntImm("int64", 1))
-    length = math.prod(shape[attributes.axes[0] :], start=tvm.tirx.IntImm("int64", 1))
-    columns = builder.emit(relax.op.reshape(data, [rows, length // channels, channels]))
-    one_group = replace(attributes, axes=(1,), channel_axis=2, groups=1)
-    return relax.op.reshape(builder.emit(_normalize_columns(builder, columns, one_group)), shape)
 
 
 def _fuse(builder: relax.BlockBuilder, data: Any, attributes: Normalization) -> relax.Expr:

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.graph.dataflow import extents_of
-from packager.lower.blocks import VECTOR_BYTES
+from packager.lower.blocks import UNKNOWN, VECTOR_BYTES
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local, locals_of, shared, vector
 from packager.lower.legalize.accumulate import FULL
 
@@ -25,8 +25,6 @@ from packager.lower.legalize.accumulate import FULL
 THREADS, SHARERS = 256, 8
 # The most parts of an image, blocks that are enough, and vectors that a thread loads at once.
 MOST_PARTS, BLOCKS, MOST_VECTORS = 32, 264, 8
-# Images of a batch of unknown size.
-BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def parts_of(batch: Any, places: int, channels: int, each: int, dtype: str) -> P
     if not lanes:
         return None
     rows = THREADS // lanes
-    images = int(batch) if isinstance(batch, tirx.IntImm) else BATCH
+    images = int(batch) if isinstance(batch, tirx.IntImm) else UNKNOWN
     wanted = max(1, min(MOST_PARTS, BLOCKS // (images * (vectors // lanes))))
     length = -(-places // (wanted * rows)) * rows
     return Parts(places, channels, each, width, lanes, rows, length)
