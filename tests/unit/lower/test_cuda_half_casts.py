@@ -48,7 +48,20 @@ def widened(emit: Any, x: Any) -> Any:
     return emit(R.mean(emit(R.astype(x, F))))
 
 
-@pytest.mark.parametrize("make", [response, gate, pooled])
+def smoothed(emit: Any, x: Any) -> Any:
+    """PoolFormer: the difference of neighbors' means and the values."""
+    wide = emit(R.astype(emit(R.nn.relu(x)), F))
+    means = emit(R.nn.avg_pool2d(wide, [3, 3], padding=[1, 1, 1, 1], layout="NHWC", count_include_pad=False))
+    return emit(R.astype(emit(R.subtract(means, wide)), H))
+
+
+def strided(emit: Any, x: Any) -> Any:
+    """With an incomplete last window."""
+    wide = emit(R.astype(x, F))
+    return emit(R.nn.avg_pool2d(wide, [2, 3], [2, 2], [0, 1, 1, 0], ceil_mode=True, layout="NHWC"))
+
+
+@pytest.mark.parametrize("make", [response, gate, pooled, smoothed])
 def test_kernels_write_halves(make: Any) -> None:
     module = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], function(halves(SHAPE), make))
     functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
@@ -57,7 +70,7 @@ def test_kernels_write_halves(make: Any) -> None:
     assert {str(p.dtype) for p in large} == {H}
 
 
-@pytest.mark.parametrize("make", [response, gate, pooled, widened])
+@pytest.mark.parametrize("make", [response, gate, pooled, widened, smoothed, strided])
 def test_the_result_is_the_same(make: Any) -> None:
     module = function(halves(SHAPE), make)
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(H)

@@ -21,8 +21,8 @@ from packager.lower.blocks import UNKNOWN, VECTOR_BYTES
 from packager.lower.cuda.algorithms.nests import Nests, cast, emit, int64, keep, local, locals_of, shared, vector
 from packager.lower.legalize.accumulate import FULL
 
-# Threads of a block, and how many add up what those have of a group.
-THREADS, SHARERS = 256, 8
+# Threads of a block, how many add up what those have of a group, and how many more of long groups.
+THREADS, SHARERS, MORE_SHARERS, LONG = 256, 8, 32, 128
 # The most parts of an image, blocks that are enough, and vectors that a thread loads at once.
 MOST_PARTS, BLOCKS, MOST_VECTORS = 32, 264, 8
 
@@ -56,6 +56,11 @@ class Parts:
     def groups(self) -> int:
         """The groups of a slab."""
         return self.lanes * self.width // self.each
+
+    @property
+    def sums(self) -> int:
+        """How many sums a thread has: one if its channels are of one group, else one of each."""
+        return 1 if not self.each % self.width else self.width
 
     @property
     def together(self) -> int:
@@ -102,8 +107,9 @@ def group_statistics(builder: relax.BlockBuilder, data: Any, parts: Parts, epsil
         shares = [shared([SHARERS * groups], FULL) for _ in range(2)]
         with T.parallel(int64(0), int64(SHARERS * groups)) as thread:
             share, group = tirx.truncdiv(thread, int64(groups)), tirx.truncmod(thread, int64(groups))
+            every = _every(share, SHARERS, parts.number)
             for number, target in enumerate(shares):
-                target[thread] = _sum([(sums[image, n, group, number], ok) for n, ok in _every(share, parts.number)])
+                target[thread] = _sum([(sums[image, part, group, number], exists) for part, exists in every])
         with T.parallel(int64(0), int64(groups)) as group:
             total, squares = (_added([each[n * groups + group] for n in range(SHARERS)]) for each in shares)
             length = tirx.const(float(parts.places * parts.each), FULL)
@@ -120,7 +126,9 @@ def _write_part(x: Any, out: Any, parts: Parts, at: tuple[Any, Any, Any], shift:
     """Write the sums of a part for each group of a slab: of the distances to its shift, and of their squares."""
     image, part, slab = at
     width, lanes, rows, groups = parts.width, parts.lanes, parts.rows, parts.groups
-    values, zero = rows * parts.each, tirx.const(0.0, FULL)
+    own = parts.each * parts.sums // width  # sums of a group in a row of threads
+    values, zero = rows * own, tirx.const(0.0, FULL)
+    sharers = SHARERS if values <= LONG else MORE_SHARERS
     held = [shared([values * groups], FULL) for _ in range(2)]
     with T.parallel(int64(0), int64(rows * lanes)) as thread:
         row, lane = keep(tirx.truncdiv(thread, int64(lanes))), keep(tirx.truncmod(thread, int64(lanes)))
@@ -141,24 +149,27 @@ def _write_part(x: Any, out: Any, parts: Parts, at: tuple[Any, Any, Any], shift:
                     distance = keep(tirx.Select(inside, cast(vectors[element], FULL) - shifts[element], zero))
                     total[element] = total[element] + distance
                     square[element] = square[element] + distance * distance
-        for element in range(width):
-            channel = lane * width + element
-            index = (tirx.truncmod(channel, int64(parts.each)) * rows + row) * groups + channel // parts.each
-            held[0][index], held[1][index] = total[element], square[element]
-    shares = [shared([SHARERS * groups], FULL) for _ in range(2)]
-    with T.parallel(int64(0), int64(SHARERS * groups)) as thread:
+        for number in range(parts.sums):
+            elements = range(number, number + 1) if parts.sums > 1 else range(width)
+            place = lane * parts.sums + number
+            index = (tirx.truncmod(place, int64(own)) * rows + row) * groups + place // own
+            for target, source in zip(held, (total, square), strict=True):
+                target[index] = _added([source[element] for element in elements])
+    shares = [shared([sharers * groups], FULL) for _ in range(2)]
+    with T.parallel(int64(0), int64(sharers * groups)) as thread:
         share, group = tirx.truncdiv(thread, int64(groups)), tirx.truncmod(thread, int64(groups))
+        every = _every(share, sharers, values)
         for source, target in zip(held, shares, strict=True):
-            target[thread] = _sum([(source[n * groups + group], ok) for n, ok in _every(share, values)])
+            target[thread] = _sum([(source[place * groups + group], exists) for place, exists in every])
     with T.parallel(int64(0), int64(groups)) as group:
         for number, source in enumerate(shares):
-            total = _added([source[share * groups + group] for share in range(SHARERS)])
+            total = _added([source[share * groups + group] for share in range(sharers)])
             out[image, part, slab * groups + group, number] = total
 
 
-def _every(share: Any, number: int) -> list[tuple[Any, Any]]:
-    """Return every SHARERS-th of so many indices from a share on, and conditions of those that exist."""
-    starts = range(0, number, SHARERS)
+def _every(share: Any, step: int, number: int) -> list[tuple[Any, Any]]:
+    """Return the indices ``share``, ``share + step``, ... below a number, and conditions of those that exist."""
+    starts = range(0, number, step)
     return [(tirx.min(share + start, int64(number - 1)), share + start < number) for start in starts]
 
 
