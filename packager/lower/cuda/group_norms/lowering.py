@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,12 +39,18 @@ def fuse_group_norms(module: tvm.IRModule) -> tvm.IRModule:
         if channels := _channels_of_long_rows(data, attributes):
             return _normalize_long_rows(builder, data, attributes, channels)
         groups = groups_of(data, attributes)
-        whole = groups is not None and _fits_blocks(groups, data)
-        if groups is not None and whole:
+        if groups is None:
+            return normalize(data, attributes)
+        if _fits_blocks(groups, data):
             compute, fusable = partial(_normalized, groups, attributes), {"op_pattern": OUT_ELEMENTWISE_FUSABLE}
             return builder.call_te(compute, data, primfunc_name_hint="normalize_groups", primfunc_attrs=fusable)
-        made = None if groups is None or not groups.last else _by_parts(builder, data, groups, attributes)
-        return normalize(data, attributes) if made is None else made
+        if groups.last:
+            made = _by_parts(builder, data, groups, attributes)
+            return normalize(data, attributes) if made is None else made
+        shape = extents_of(data) or ()
+        rows = builder.emit(relax.op.reshape(data, [shape[0], groups.number, groups.length]))
+        of_rows = replace(attributes, axes=(2,), channel_axis=None, groups=1)
+        return relax.op.reshape(builder.emit(fuse(builder, rows, of_rows)), shape)
 
     return replace_norms(module, fuse)
 

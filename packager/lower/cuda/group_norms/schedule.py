@@ -33,6 +33,8 @@ from packager.lower.cuda.rows.layout import MAX_THREADS, SEVERAL_THREADS, WARP, 
 
 # The most bytes of a group that a thread holds, as 32 registers, and how many elements are enough for it.
 HELD_BYTES, ENOUGH = 128, 8
+# Threads that exchange values as whole warps do: TVM's code for other numbers has no barrier between threads of a warp.
+PARTS_OF_WARPS = (16, 8, 4, 2)
 
 
 def schedule_group_rows(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -72,11 +74,10 @@ def threads_of(length: int, width: int, size: int) -> int:
     """
     vectors, enough = length // width, min(ENOUGH, length // WARP)
     for most, least in ((SEVERAL_THREADS, enough), (SEVERAL_THREADS, 0), (MAX_THREADS, 0)):
-        for multiple in (WARP, 1):
-            for threads in range(most, 0, -multiple):
-                held = vectors // threads * width
-                if vectors % threads == 0 and least <= held <= HELD_BYTES // size:
-                    return threads
+        for threads in (*range(most, 0, -WARP), *PARTS_OF_WARPS):
+            held, allowed = vectors // threads * width, HELD_BYTES // size if threads >= WARP else WARP
+            if vectors % threads == 0 and least <= held <= allowed:
+                return threads
     return 0
 
 
