@@ -74,7 +74,8 @@ def threads_of(length: int, width: int, size: int) -> int:
     """
     vectors, enough = length // width, min(ENOUGH, length // WARP)
     for most, least in ((SEVERAL_THREADS, enough), (SEVERAL_THREADS, 0), (MAX_THREADS, 0)):
-        for threads in (*range(most, 0, -WARP), *PARTS_OF_WARPS):
+        numbers: list[int] = [*range(most, 0, -WARP), *PARTS_OF_WARPS]
+        for threads in numbers:
             held, allowed = vectors // threads * width, HELD_BYTES // size if threads >= WARP else WARP
             if vectors % threads == 0 and least <= held <= allowed:
                 return threads
