@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from packager.graph.normalize import Normalization, normalize
 from packager.lower.cuda.schedule import schedule_cuda
-from tests.unit.lower.algorithms.test_cuda_algorithms import legalized
+from tests.unit.lower.algorithms.test_cuda_algorithms import legalized, runs
 from tests.unit.lower.test_schedule_cuda import (
     TARGET,
     functions,
@@ -92,6 +92,19 @@ def test_columns_are_normalized(shape: tuple[int, ...], attributes: Normalizatio
     x = (np.random.default_rng(0).standard_normal(shape) + 30).astype(numpy_dtype(dtype))
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got.reshape(shape), normalized(x, attributes), atol=2e-5, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0, 512, 1024, 1536])
+def test_one_outlier_does_not_cost_digits(place: int) -> None:
+    """Of statistics of parts: the distances to the outlier would all be large."""
+    module, _ = legalized(
+        lambda x: normalize(x, Normalization((1,), 1e-9, 2, 2)), relax.TensorType((1, 2048, 64), "float32")
+    )
+    x = np.random.default_rng(0).standard_normal((1, 2048, 64)).astype("float32") * 1e-3
+    x[0, place, [0, 32]] = 100
+    (got,) = runs(module)(x)
+    np.testing.assert_allclose(got, normalized(x, Normalization((1,), 1e-9, 2, 2)), rtol=2e-5, atol=1e-7)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """Computes means and deviations of groups of channels for GPUs: many thread blocks have parts of images, then few all.
 
 A block has a part of an image's places, and reads whole rows of channels. It adds up the distances of elements to one
-in the middle of the image, and their squares, which have as many digits as deviations have (Chan, Golub and LeVeque
-1983, "Algorithms for computing the sample variance", on shifted data).
+of them, and their squares, which have as many digits as deviations have (Chan, Golub and LeVeque 1983, "Algorithms for
+computing the sample variance", on shifted data). That one is the median of three, so that no single outlier is.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def group_statistics(builder: relax.BlockBuilder, data: Any, parts: Parts, epsil
     sums = nests.workspace([count, parts.number, groups, 2], FULL)
 
     def shift(image: Any, group: Any) -> Any:
-        return cast(x[image, int64(parts.places // 2), group * parts.each], FULL)
+        places = (parts.places // 4, parts.places // 2, parts.places * 3 // 4)
+        a, b, c = (local(cast(x[image, int64(place), group * parts.each], FULL))[0] for place in places)
+        return tirx.max(tirx.min(a, b), tirx.min(tirx.max(a, b), c))
 
     with nests.rows("group_parts", int64(count) * (parts.number * parts.slabs)) as block:
         slab, rest = (of(block, int64(parts.slabs)) for of in (tirx.truncmod, tirx.truncdiv))
@@ -134,8 +136,9 @@ def _write_part(x: Any, out: Any, parts: Parts, at: tuple[Any, Any, Any], shift:
         row, lane = keep(tirx.truncdiv(thread, int64(lanes))), keep(tirx.truncmod(thread, int64(lanes)))
         shifts, total, square = (locals_of(width, FULL) for _ in range(3))
         for element in range(width):
-            shifts[element] = shift(image, slab * groups + (lane * width + element) // parts.each)
             total[element] = square[element] = zero
+        for number in range(parts.sums):
+            shifts[number] = shift(image, slab * groups + (lane * parts.sums + number) // own)
         loaded = [locals_of(width, str(x[image, part, lane].ty)) for _ in range(parts.together)]
         with T.serial(int64(0), int64(parts.length // rows // parts.together)) as step:
             first = keep(part * parts.length + step * (parts.together * rows) + row)
@@ -146,7 +149,9 @@ def _write_part(x: Any, out: Any, parts: Parts, at: tuple[Any, Any, Any], shift:
             for number, vectors in enumerate(loaded):
                 inside = first + number * rows < parts.places
                 for element in range(width):
-                    distance = keep(tirx.Select(inside, cast(vectors[element], FULL) - shifts[element], zero))
+                    distance = keep(
+                        tirx.Select(inside, cast(vectors[element], FULL) - shifts[element % parts.sums], zero)
+                    )
                     total[element] = total[element] + distance
                     square[element] = square[element] + distance * distance
         for number in range(parts.sums):
