@@ -42,11 +42,13 @@ def add_stacked(module: tvm.IRModule) -> tvm.IRModule:
 def _parts(flow: Dataflow, data: Any, axis: int, made: Bindings) -> list[Any]:
     """Return the slices of a stack along its axis without that, or of its product; none if there is no stack."""
     stacked = _stacked(flow, data, axis)
-    product = flow.call(data, "multiply")
-    if stacked or product is None:
+    product, shape = flow.call(data, "multiply"), shape_of(data)
+    if stacked or product is None or shape is None:
         return stacked
     for stack, other in (product.args, reversed(product.args)):
-        if same(shape_of(stack), shape_of(data)) and (stacked := _stacked(flow, stack, axis)):
+        if shape_of(other) is None or stack.ty.ndim != len(shape):
+            continue
+        if (stacked := _stacked(flow, stack, axis)) and same(shape_of(stack), shape):
             factors = _stacked(flow, other, axis) or _slices(other, axis - data.ty.ndim, len(stacked), made)
             pairs = zip(stacked, factors, strict=True)
             return [made.bind(relax.op.multiply(part, factor)) for part, factor in pairs]
@@ -63,10 +65,11 @@ def _stacked(flow: Dataflow, variable: Any, axis: int) -> list[Any]:
     parts = [view.args[0] for view in views if view is not None]
     if len(parts) != len(fields):
         return []
-    whole = shape_of(variable) or ()
+    whole, shapes = shape_of(variable), [shape_of(part) for part in parts]
+    if whole is None or None in shapes:
+        return []
     wanted = (*whole[:axis], *whole[axis + 1 :])
-    alone = all((shape_of(field) or ())[axis] == 1 for field in fields)
-    return parts if alone and all(same(shape_of(part), wanted) for part in parts) else []
+    return parts if all(same(shape, wanted) for shape in shapes) else []
 
 
 def _slices(factor: Any, axis: int, number: int, made: Bindings) -> list[Any]:

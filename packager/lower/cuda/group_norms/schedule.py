@@ -13,6 +13,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir import ScheduleError
 from tvm_ffi import structural_map
 
+from packager.graph.dataflow import same
 from packager.graph.identity import IdentityMap, IdentitySet, same_objects
 from packager.lower.blocks import (
     VECTOR_BYTES,
@@ -110,12 +111,12 @@ def _run_over_groups(sch: s_tir.Schedule, copy: Any, end: Any) -> tuple[list[Any
         return [structural_map(i, (tirx.Var, lambda v: places.get(v, v))) for i in read[0].indices]
 
     to_groups = tirx.IndexMap.from_func(over_groups, ndim=len(own))
-    shape = [int(extent) for extent in sch.get(end).writes[0].source.shape if isinstance(extent, tirx.IntImm)]
+    shape = tuple(sch.get(end).writes[0].source.shape)
     images = IdentitySet(
         buffer
         for block in (copy, end)
         for buffer in reads_of(sch, block)
-        if is_parameter(sch, buffer) and [getattr(extent, "value", None) for extent in buffer.shape] == shape
+        if is_parameter(sch, buffer) and same(tuple(buffer.shape), shape)
     )
     loading = []
     for buffer in images:
@@ -162,17 +163,13 @@ def _moves_vectors(sch: s_tir.Schedule, block: Any, width: int) -> bool:
 
     for indices in (body.value.indices, body.indices):
         starts, ends = places(indices, vector * width), places(indices, vector * width + element)
-        *rest, moved = (analyzer.simplify(end - start) for start, end in zip(starts, ends, strict=True))
         aligned = analyzer.modular_set(analyzer.simplify(starts[-1]))
-        if any(not _is(each, 0) for each in rest) or not moved.same_as(element):
+        starts[-1] = starts[-1] + element
+        if not all(map(analyzer.can_prove_equal, starts, ends)):
             return False
         if int(aligned.coeff) % width or int(aligned.base) % width:
             return False
     return True
-
-
-def _is(expr: Any, number: int) -> bool:
-    return isinstance(expr, tirx.IntImm) and int(expr) == number
 
 
 def _split_on_threads(sch: s_tir.Schedule, block: Any, rows: Rows) -> None:

@@ -83,3 +83,11 @@ def test_sums_of_halves_are_rounded_once() -> None:
 def test_others_stay(make: Any) -> None:
     module, after, _ = rewritten(make, SHAPE, SHAPE)
     assert after.script() == tidy(module).script()
+
+
+@pytest.mark.parametrize("make", [lambda emit, *x: R.sum(x[1], 1), lambda emit, *x: R.sum(emit(R.multiply(*x)), 1)])
+def test_tensors_of_unknown_shapes_stay(make: Any) -> None:
+    unknown = relax.TensorType(dtype="float32", ndim=5)
+    inputs = [relax.Var("x0", relax.TensorType((2, 3, 6, 4, 5), "float32")), relax.Var("x1", unknown)]
+    module = function(inputs, lambda emit, *tensors: emit(make(emit, *tensors)))
+    assert tidy(add_stacked(module)).script() == tidy(module).script()
