@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,11 @@ def static_shape_of(value: Any) -> tuple[int, ...] | None:
     """Like ``shape_of``; None if any extent is symbolic."""
     shape = shape_of(value)
     return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
+
+
+def known_product(extents: Iterable[Any]) -> int:
+    """Return the product of the extents that are no symbolic ones: the least, where each of those may be 1."""
+    return math.prod(extent for extent in extents if isinstance(extent, int))
 
 
 def is_one(extent: Any) -> bool:

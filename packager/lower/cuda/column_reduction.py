@@ -14,6 +14,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 
+from packager.graph.dataflow import known_product
 from packager.graph.identity import IdentitySet
 from packager.lower.blocks import (
     UNKNOWN,
@@ -65,7 +66,7 @@ def schedule_column_reduction(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
             schedule_elementwise(sch, block)
     length, columns = _sizes(sch, reduction)
     width = width_of(sch, reduction, extents(sch, _kept(sch, reduction)[-1:] or [1])[-1])
-    blocks_alone = (columns or UNKNOWN * _known_columns(sch, reduction)) // (WARP * width)
+    blocks_alone = (columns or UNKNOWN * known_product(extents(sch, _kept(sch, reduction)))) // (WARP * width)
     if length and length >= 8 * MANY and blocks_alone < BLOCKS:
         # Threads of single columns have few bytes under way: more of them have fewer rows each.
         at_once, least = (MORE_BLOCKS, MANY // 4) if width == 1 else (BLOCKS, MANY // 2)
@@ -131,11 +132,6 @@ def _sizes(sch: s_tir.Schedule, block: Any) -> tuple[int, int]:
         return math.prod(size if isinstance(size, int) else 0 for size in sizes)
 
     return product(extents(sch, _reduced(sch, block))), product(extents(sch, _kept(sch, block)))
-
-
-def _known_columns(sch: s_tir.Schedule, block: Any) -> int:
-    """Return the product of the known extents that a reduction keeps."""
-    return math.prod(size for size in extents(sch, _kept(sch, block)) if isinstance(size, int))
 
 
 def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, most: int, least: int) -> Any:

@@ -8,14 +8,22 @@ left are heads [batch, rows, heads, depth], which attention reads where they lie
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import axes_of, bindings_of, operator_of, same, scalar_of, shape_of, slice_of
+from packager.graph.dataflow import (
+    axes_of,
+    bindings_of,
+    known_product,
+    operator_of,
+    same,
+    scalar_of,
+    shape_of,
+    slice_of,
+)
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import map_bindings, tidy
 
@@ -52,7 +60,7 @@ def _transposed(module: tvm.IRModule) -> int:
     moved = 0
     for binding in bindings_of(module["main"]):
         if axes_of(binding.value) in (TURN, KEYS, OUT):
-            moved += math.prod(extent for extent in shape_of(binding.var) or () if isinstance(extent, int))
+            moved += known_product(shape_of(binding.var) or ())
     return moved
 
 

@@ -18,6 +18,7 @@ from packager.graph.dataflow import (
     Dataflow,
     bindings_of,
     computed_from_constants,
+    known_product,
     operator_of,
     scalar_of,
     shape_of,
@@ -153,7 +154,7 @@ class _Padder:
             return None
         if channels < LEAST or (filters % VECTOR == 0 and channels % VECTOR == 0):
             return None
-        pixels = math.prod(extent for extent in image[:3] if isinstance(extent, int))
+        pixels = known_product(image[:3])
         work = math.prod((extent + -extent % VECTOR) / extent for extent in (filters, channels))
         return (filters, channels) if work <= WORTH and pixels >= PIXELS else None
 

@@ -25,7 +25,7 @@ from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.bundle.dtypes import FLOATS, storage_dtype
-from packager.graph.dataflow import same, shape_of
+from packager.graph.dataflow import known_product, same, shape_of
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
 
@@ -185,7 +185,7 @@ def _add_projection(
     weights, biases = (
         tuple(arguments[operand] for operand in operands) for operands in (projection.weights, projection.biases)
     )
-    rows = math.prod(extent for extent in projection.rows if isinstance(extent, int))
+    rows = known_product(projection.rows)
     static = all(isinstance(extent, int) for extent in projection.rows)
     shape = GemmShape(rows, total, depth, 1, static)
     ranking = rank_gemm(shape, GemmForm(dtype, dtype, constant=True), (depth, columns), options)

@@ -6,10 +6,8 @@ The tile that suits most rows leaves a GPU idle for few: by that for 32 x 128 ro
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from packager.backends.cutlass.core.drafts import Candidate, Choice, Ranking
 
@@ -37,11 +35,6 @@ def rank_by_rows(rank: Callable[[int], Ranking], least: int, most: int) -> Ranki
     if len(found) == len(first):
         return whole
     return replace(whole, candidates=(Candidate(tuple(found)), *whole.candidates), estimates=())
-
-
-def known_product(extents: Sequence[Any]) -> int:
-    """Return the product of the extents that are no symbolic ones: the least rows, where each of those may be 1."""
-    return math.prod(extent for extent in extents if isinstance(extent, int))
 
 
 def range_ends(least: int, most: int) -> list[int]:

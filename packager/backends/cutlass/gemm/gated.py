@@ -15,12 +15,11 @@ import numpy as np
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import SM90A, CutlassOptions
-from packager.backends.cutlass.core.row_ranges import known_product
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm, rank_rows
 from packager.backends.cutlass.gemm.few_rows import EIGHT, MOST_ROWS, has_few_rows
 from packager.backends.cutlass.gemm.normed import add_rows, pack_with_gains
 from packager.bundle.dtypes import HALVES, storage_dtype
-from packager.graph.dataflow import Dataflow, operator_of
+from packager.graph.dataflow import Dataflow, known_product, operator_of
 from packager.graph.identity import IdentityMap
 from packager.graph.products.conv2d import read_geometry
 from packager.graph.products.epilogues import Chain

@@ -8,13 +8,12 @@ from functools import partial
 
 from packager.backends.cutlass.core.drafts import GroupDraft, Most, Ranking
 from packager.backends.cutlass.core.options import CutlassOptions
-from packager.backends.cutlass.core.row_ranges import known_product
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_few_rows, rank_gemm, rank_rows
 from packager.backends.cutlass.gemm.few_rows import has_few_rows
 from packager.backends.cutlass.gemm.kernels import TYPES
 from packager.backends.cutlass.gemm.normed import add_rows, pack_with_gains
 from packager.backends.problem_calls import bias_parameter
-from packager.graph.dataflow import Dataflow
+from packager.graph.dataflow import Dataflow, known_product
 from packager.graph.identity import IdentityMap
 from packager.graph.products.epilogues import Chain
 from packager.graph.products.matmul import MatmulProblem, pack_columns, read_matmul

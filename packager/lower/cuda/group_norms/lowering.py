@@ -14,6 +14,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
+from tvm.topi.utils import ravel_index, unravel_index
 
 from packager.graph.dataflow import extents_of, shape_of, static_shape_of
 from packager.graph.normalize import Normalization, normalize
@@ -124,19 +125,13 @@ class Groups:
         whole = math.prod(self.places)
         inner = self.each if self.last else whole
         place, channel = (element // inner, element % inner) if self.last else (element % inner, element // inner)
-        at: list[Any] = []
-        for extent in reversed(self.places):
-            at, place = [place % extent, *at], place // extent
-        channel = group * self.each + channel
+        at, channel = unravel_index(place, self.places), group * self.each + channel
         return (*at, channel) if self.last else (channel, *at)
 
     def element(self, *index: Any) -> tuple[Any, Any]:
         """Return the group of an element of an image, and which of its elements that is."""
         (*at, channel) = index if self.last else (*index[1:], index[0])
-        place = tirx.IntImm("int64", 0)
-        for position, extent in zip(at, self.places, strict=True):
-            place = place * extent + position
-        inner = channel % self.each
+        place, inner = ravel_index(at, self.places), channel % self.each
         whole = math.prod(self.places)
         return channel // self.each, place * self.each + inner if self.last else inner * whole + place
 

@@ -10,6 +10,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm.tirx.buffer import is_buffer_var
 
+from packager.graph.dataflow import known_product
 from packager.graph.identity import IdentitySet, same_objects
 from packager.lower.blocks import MAX_WIDE_BYTES, VECTOR_BYTES, extents, itemsize, loads, variables
 
@@ -118,7 +119,7 @@ def _sharing_blocks(sch: s_tir.Schedule, reduction: Any, rows: Rows) -> Rows:
     if len(leads) <= 1:
         return rows
     last = len(leads) > 2
-    known = math.prod(extent for extent in leads[-1 if last else 0 :] if isinstance(extent, int))
+    known = known_product(leads[-1 if last else 0 :])
     divisors = [count for count in range(1, MAX_THREADS // rows.threads + 1) if known % count == 0]
     count = max(each for each in divisors if each <= rows.rows)
     if count < rows.rows and count * rows.threads < FEW_THREADS:
