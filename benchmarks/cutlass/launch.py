@@ -57,7 +57,7 @@ class AttentionProblem(ctypes.Structure):
     """As pk_attention_t."""
 
     _fields_ = (
-        *[(name, ctypes.c_uint64) for name in ("q", "k", "v", "o", "bias", "lengths", "workspace")],
+        *[(name, ctypes.c_uint64) for name in ("q", "k", "v", "o", "bias", "lengths", "sinks", "workspace")],
         *[(name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "value_depth", "group")],
         *[(f"{name}_strides", _Strides) for name in ("q", "k", "v", "o", "bias")],
         ("scale", ctypes.c_float),

@@ -21,6 +21,7 @@ import tvm
 from tvm import relax
 
 from packager.bundle.dtypes import PRECISIONS
+from packager.graph.attention.sinks import are_scores
 from packager.graph.dataflow import Dataflow, operator_of, same, scalar_of, shape_of, variables_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.normalize import NAME as NORMALIZE
@@ -184,8 +185,7 @@ class _Converter:
 
     def _mask(self, binding: Any) -> Any:
         """Return the mask in float32 that an addition adds to a softmax's scores; None if it is no such addition."""
-        readers = self.flow.readers(binding.var)
-        if self.flow.is_result(binding.var) or not all(self.flow.call(r, "nn.softmax") is not None for r in readers):
+        if not are_scores(self.flow, binding.var):
             return None
         others = [argument for argument in binding.value.args if not self._prefers_half(argument)]
         if len(others) != 1 or not isinstance(others[0], relax.Var):

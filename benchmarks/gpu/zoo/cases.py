@@ -14,6 +14,7 @@ from benchmarks.harness.gpu import matches
 from benchmarks.zoo.entry import Entry
 from benchmarks.zoo.held_out import HELD_OUT
 from benchmarks.zoo.models import SEED, ZOO, instance
+from benchmarks.zoo.unseen.architectures import ARCHITECTURES
 from benchmarks.zoo.unseen.attentions import ATTENTIONS
 from benchmarks.zoo.unseen.blocks import BLOCKS
 from benchmarks.zoo.unseen.convolutions import CONVOLUTIONS
@@ -24,7 +25,18 @@ from benchmarks.zoo.unseen.sequences import SEQUENCES
 from benchmarks.zoo.unseen.transformers_models import TRANSFORMERS
 
 # Too wide for what measures CPUs.
-WIDE = (*TRANSFORMERS, *ATTENTIONS, *BLOCKS, *CONVOLUTIONS, *MATCHING, *SEQUENCES, *ITERATIONS, *MIXTURES, *GPU_ENTRIES)
+WIDE = (
+    *TRANSFORMERS,
+    *ARCHITECTURES,
+    *ATTENTIONS,
+    *BLOCKS,
+    *CONVOLUTIONS,
+    *MATCHING,
+    *SEQUENCES,
+    *ITERATIONS,
+    *MIXTURES,
+    *GPU_ENTRIES,
+)
 ENTRIES: dict[str, Entry] = ZOO | HELD_OUT | {entry.name: entry for entry in WIDE}
 BATCHES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("resnext50", "regnety_400mf", "mobilenet_v2", "efficientnet_b0", "convnext_tiny"), (1, 16)),

@@ -12,6 +12,7 @@ from typing import Any
 from tvm import relax
 
 from packager.graph.attention.heads import scaled_by
+from packager.graph.attention.sinks import drops_sinks, scores_and_sinks
 from packager.graph.dataflow import Dataflow, is_widening, operator_of, scalar_of
 
 LONGEST = 16  # operators between a matmul and its softmax
@@ -23,7 +24,7 @@ class Scores:
 
     ``covered`` are the variables between the two; ``mask`` is None if nothing is added. Scores are replaced by ``fill``
     where ``keep`` is false (true if ``inverted``), before the mask is added. With a ``softcap``, they are that of its
-    tanh(scores / softcap) before both.
+    tanh(scores / softcap) before both. ``sinks`` [..., 1] follow them in the softmax, unless they are None.
     """
 
     product: Any
@@ -34,18 +35,23 @@ class Scores:
     inverted: bool = False
     fill: float = 0.0
     softcap: float = 0.0
+    sinks: Any = None
 
 
 def find_scores(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Scores | None:
     """Trace the operand of a softmax back to the matmul of queries and keys; ``widely`` also through ``where``."""
     variable, scale, mask, softcap = flow.value(softmax).args[0], 1.0, None, 0.0
-    keep, inverted, fill = None, False, 0.0
+    keep, inverted, fill, sinks = None, False, 0.0, None
     covered: list[Any] = []
+    if widely and (both := scores_and_sinks(flow, variable)) is not None:
+        covered.append(variable)
+        variable, sinks = both
     for _ in range(LONGEST):
         call = flow.value(variable)
         name = operator_of(call)
         if name == "matmul":
-            return Scores(variable, tuple(covered), scale * (softcap or 1.0), mask, keep, inverted, fill, softcap)
+            scale *= softcap or 1.0
+            return Scores(variable, tuple(covered), scale, mask, keep, inverted, fill, softcap, sinks)
         covered.append(variable)
         if name in ("astype", "reshape"):
             variable = call.args[0]
@@ -108,8 +114,9 @@ class Weighted:
     safe: bool = False
 
 
-def find_weighted(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Weighted | None:
-    """Return what multiplies the weights with the values; ``widely`` also where NaN is replaced before."""
+def find_weighted(flow: Dataflow, softmax: Any, *, widely: bool = False, sinks: bool = False) -> Weighted | None:
+    """Return what multiplies the weights with the values; ``widely`` also where NaN is replaced before, and after the
+    last column is dropped if that is of ``sinks``."""
     variable = softmax
     covered: list[Any] = []
     replaced = without_nan(flow, softmax) if widely else None
@@ -121,8 +128,10 @@ def find_weighted(flow: Dataflow, softmax: Any, *, widely: bool = False) -> Weig
         call = flow.value(readers[0])
         name = operator_of(call)
         if name == "matmul" and call.args[0].same_as(variable):
-            return Weighted(readers[0], tuple(covered), safe)
-        if name not in ("astype", "reshape"):
+            return None if sinks else Weighted(readers[0], tuple(covered), safe)
+        if sinks and drops_sinks(flow, readers[0]):
+            sinks = False
+        elif name not in ("astype", "reshape"):
             return None
         covered.append(readers[0])
         variable = readers[0]

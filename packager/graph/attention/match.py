@@ -14,6 +14,7 @@ from packager.graph.attention.core import Scores, find_scores, find_weighted
 from packager.graph.attention.heads import Heads, Operand, follow_views, locate
 from packager.graph.attention.masks import read_mask
 from packager.graph.attention.result import find_result
+from packager.graph.attention.sinks import constant_sinks
 from packager.graph.dataflow import Dataflow, in_order, only_last_is_read, same, shape_of
 from packager.graph.identity import IdentitySet
 
@@ -24,7 +25,8 @@ class Attention:
 
     ``mask`` is added to the scores; None if there is none or it is ``causal``. Scores are replaced by ``fill`` where
     ``keep`` is false (true if ``inverted``), before the mask is added. With a ``softcap``, scores become that of its
-    tanh(scores / softcap) before both. With ``safe`` a row without a finite score is zero, not NaN.
+    tanh(scores / softcap) before both. With ``safe`` a row without a finite score is zero, not NaN. ``sinks`` is the
+    constant of ``sinks_of_heads``, or None.
     """
 
     variables: tuple[Any, ...]
@@ -46,6 +48,7 @@ class Attention:
     fill: float = 0.0
     softcap: float = 0.0
     safe: bool = False
+    sinks: Any = None
 
     @property
     def result(self) -> Any:
@@ -64,7 +67,7 @@ def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False, repeated: b
     if not extents or int(flow.value(softmax).attrs.axis) % len(extents) != len(extents) - 1:
         return None
     scores = find_scores(flow, softmax, widely=widely)
-    weighted = find_weighted(flow, softmax, widely=widely)
+    weighted = find_weighted(flow, softmax, widely=widely, sinks=scores is not None and scores.sinks is not None)
     if scores is None or weighted is None:
         return None
     queries, keys = flow.value(scores.product).args
@@ -85,7 +88,19 @@ def find_core(flow: Dataflow, softmax: Any, *, widely: bool = False, repeated: b
         if any(operand.source in IdentitySet(other.views) for operand in operands for other in operands):
             return None  # what one reads from memory another one looks through
     found = _attention(flow, core, operands, places, rows_first, scores, repeated)
+    if found is not None and scores.sinks is not None:
+        found = _with_sinks(flow, found, scores.sinks)
     return found and replace(found, safe=weighted.safe)
+
+
+def _with_sinks(flow: Dataflow, found: Attention, sinks: Any) -> Attention | None:
+    """Return an attention with sinks if they are constant, and the views of them are read by it alone."""
+    constant = constant_sinks(flow, sinks, found.heads)
+    if constant is None:
+        return None
+    source, views = constant
+    variables = in_order(flow, [*found.variables, *views])
+    return replace(found, variables=variables, sinks=source) if only_last_is_read(flow, variables) else None
 
 
 def _located(flow: Dataflow, operand: Operand) -> tuple[Operand, Heads | None]:

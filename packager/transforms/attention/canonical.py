@@ -7,7 +7,7 @@ All masks are one tensor of [batch or 1, heads or 1, queries or 1, keys] that is
 rows without a finite score, which are NaN, are replaced by zeros only where a mask may leave such rows.
 
 A score that is replaced by a number has that number added instead: its weight is zero both ways, unless the row has no
-other score. ``masks.py`` computes the masks.
+other score. ``masks.py`` computes the masks. Sinks stand behind all scores, [batch, heads, queries, 1] in the end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tvm import relax
 
 from packager.graph.attention.core import without_nan
 from packager.graph.attention.heads import MOVES, scaled_by
+from packager.graph.attention.sinks import scores_and_sinks
 from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import Bindings, map_bindings, rebuild_call, tidy
@@ -64,14 +65,16 @@ class _Rewriter:
         shape = shape_of(variable)
         if not shape or int(softmax.attrs.axis) % len(shape) != len(shape) - 1:
             return None
-        traced = trace_scores(self.flow, softmax.args[0])
+        sunk = scores_and_sinks(self.flow, softmax.args[0])
+        scores, sinks = sunk or (softmax.args[0], None)
+        traced = trace_scores(self.flow, scores) if sinks is None or self.flow.is_read_once(scores) else None
         if traced is None:
             return None
         product, steps = traced
         call = self.flow.value(product)
         capped = operator_of(call) == "tanh"
         operands = () if capped else tuple(call.args)
-        shapes = [shape_of(product) or (), *(step.shape for step in steps), shape]
+        shapes = [shape_of(product) or (), *(step.shape for step in steps), shape_of(scores) or ()]
         whole = next((found for found in shapes if len(found) == 4 and same(found[2:], shapes[0][-2:])), None)
         if whole is None and not capped and len(shapes[0]) == 3 and (apart := self._batch_and_heads(call)) is not None:
             whole = (*apart, *shapes[0][1:])
@@ -102,6 +105,10 @@ class _Rewriter:
         choice = without_nan(self.flow, variable)
         if choice is not None and (mask is None or mask.leaves_scores):
             self.never_nan[choice[-1]] = variable
+        if sinks is not None:
+            column = (*whole[:3], 1)
+            sinks = sinks if same(shape_of(sinks) or (), column) else made.bind(relax.op.reshape(sinks, list(column)))
+            scores, whole = made.bind(relax.op.concat([scores, sinks], axis=-1)), (*whole[:3], whole[3] + 1)
         weights = relax.op.nn.softmax(scores, axis=-1)
         if not same(shape, whole):
             weights = relax.op.reshape(made.bind(weights), list(shape))

@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, axes_of, static_shape_of
+from packager.graph.dataflow import Dataflow, axes_of, static_shape_of, variables_of
 from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import Bindings, map_bindings, tidy
 from packager.transforms.layout.slice_views import slice_before_transposes
@@ -27,9 +27,9 @@ MOST, FEWEST = 16, 8
 TINY, MANY_ROWS = 8, 1024
 # The shortest axis of a softmax that becomes reductions.
 LONG = 64
-_VIEWS = ("reshape", "permute_dims", "squeeze", "expand_dims", "astype")
+_VIEWS = ("reshape", "permute_dims", "squeeze", "expand_dims", "astype", "strided_slice")
 # What may stand between the product of scores and their softmax, and how many of these.
-_BETWEEN, _STEPS = (*_VIEWS, "multiply", "divide", "add", "where"), 12
+_BETWEEN, _STEPS = (*_VIEWS, "multiply", "divide", "add", "where", "concat"), 12
 
 
 def sum_small_products(module: tvm.IRModule, num_inputs: int) -> tvm.IRModule:
@@ -144,7 +144,8 @@ def _is_of_scores(flow: Dataflow, operand: Any) -> bool:
         products = [call for each in reached if (call := flow.call(each, "matmul")) is not None]
         if any(not any(flow.is_constant(_behind_views(flow, o)) for o in call.args) for call in products):
             return True
-        reached = [part for each in reached if (call := flow.call(each, *_BETWEEN)) is not None for part in call.args]
+        calls = [call for each in reached if (call := flow.call(each, *_BETWEEN)) is not None]
+        reached = [part for call in calls for part in variables_of(call)]
     return False
 
 

@@ -1,5 +1,5 @@
 """Drops no-ops: casts to the same type, broadcasts to the same shape, views of views, slices of slices, reductions of
-one element, permutations and their inverses, pads by nothing, dropout.
+one element, permutations and their inverses, pads by nothing, dropout, maxima that are subtracted before a softmax.
 
 Frontends emit them liberally. They would break pattern matching (a matmul and its bias) and CSE.
 """
@@ -55,6 +55,8 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
         return relax.VarBinding(binding.var, inner.args[0]) if is_undone else binding
     if operator_of(call) == "strided_slice" and (whole := _slice_of_slice(call, made)) is not None:
         return relax.VarBinding(binding.var, whole)
+    if operator_of(call) == "nn.softmax" and (unshifted := _without_maximum(call, made)) is not None:
+        return relax.VarBinding(binding.var, relax.Call(call.op, [unshifted], call.attrs, call.ty_args))
     if operator_of(call) not in SAME:
         return binding
     source = call.args[0]
@@ -65,6 +67,20 @@ def _reduced(binding: Any, made: IdentityMap[Any]) -> Any:
     if source.same_as(call.args[0]):
         return binding
     return relax.VarBinding(binding.var, relax.Call(call.op, [source, *call.args[1:]], call.attrs, call.ty_args))
+
+
+def _without_maximum(softmax: Any, made: IdentityMap[Any]) -> Any:
+    """Return x of softmax(x - max(x)), which subtracts the maximum itself; None for other operands."""
+    difference: Any = made.get(softmax.args[0])
+    if operator_of(difference) != "subtract":
+        return None
+    source, shift = difference.args
+    most: Any = made.get(shift)
+    if operator_of(most) != "max" or not most.args[0].same_as(source) or not most.attrs.keepdims:
+        return None
+    rank = source.ty.ndim
+    axes = [int(axis) % rank for axis in most.attrs.axis or ()]
+    return source if axes == [int(softmax.attrs.axis) % rank] else None
 
 
 def _passed_through(call: Any, source: Any, made: IdentityMap[Any]) -> Any:

@@ -33,22 +33,28 @@ using Sm80Attention =
 template <class Kernel>
 struct Sm80Params : Kernel::Params {
   const int32_t *lengths = nullptr;
+  const float *sinks = nullptr;
   int32_t group = 1;
   int64_t o_batch = 0, o_head = 0;
 };
 
 // Queries that see no key, the padding's often, sum up to zero, and the example divides by that. Their outputs become
-// zeros: what is computed of them further on must not spoil what other rows make of it.
+// zeros: what is computed of them further on must not spoil what other rows make of it. With a sink the others have
+// been divided by too little.
 template <class Kernel>
-CUTLASS_DEVICE void clear_masked(typename Kernel::Params const &params) {
+CUTLASS_DEVICE void finish_rows(typename Kernel::Params const &params, const float *sink) {
   extern __shared__ char shared[];
-  const auto &sums = reinterpret_cast<const typename Kernel::SharedStorage *>(shared)->s_prime;
+  const auto &storage = *reinterpret_cast<const typename Kernel::SharedStorage *>(shared);
+  constexpr float kLog2e = 1.4426950408889634f;
   __syncthreads();
   const int rows = cutlass::fast_min(params.num_queries, int32_t(Kernel::kQueriesPerBlock));
   for (int row = threadIdx.y; row < rows; row += Kernel::kNumWarpsPerBlock) {
-    if (sums[row] > 0.0f) continue;
+    const float sum = storage.s_prime[row];
+    if (sum > 0.0f && sink == nullptr) continue;
+    const float factor = sum > 0.0f ? sum / (sum + exp2f(*sink * kLog2e - storage.mi[row])) : 0.0f;
     for (int i = threadIdx.x; i < params.head_dim_value; i += Kernel::kWarpSize) {
-      params.output_ptr[int64_t(row) * params.o_strideM + i] = typename Kernel::output_t(0);
+      auto &output = params.output_ptr[int64_t(row) * params.o_strideM + i];
+      output = sum > 0.0f ? typename Kernel::output_t(float(output) * factor) : typename Kernel::output_t(0);
     }
   }
 }
@@ -71,7 +77,7 @@ CUTLASS_DEVICE void run(Sm80Params<Kernel> const &arguments) {
   if (arguments.lengths != nullptr) params.num_keys = cutlass::fast_min(params.num_keys, arguments.lengths[batch]);
   if (!params.advance_to_block()) return;
   Kernel::attention_kernel(params);
-  clear_masked<Kernel>(params);
+  finish_rows<Kernel>(params, arguments.sinks == nullptr ? nullptr : arguments.sinks + head);
 }
 
 #ifdef PK_HOST
@@ -135,7 +141,7 @@ int32_t fill(const pk_attention_t &problem, bool causal, void *arguments, pk_cud
   params.bias_strideB = problem.bias_strides[0];
   params.bias_strideH = problem.bias_strides[1];
   params.bias_strideM = problem.bias_strides[2];
-  params.lengths = problem.lengths;
+  params.lengths = problem.lengths, params.sinks = problem.sinks;
   const dim3 grid = params.getBlocksGrid(), block = params.getThreadsGrid();
   *launch = {{grid.x, grid.y, grid.z},
              {block.x, block.y, block.z},

@@ -32,6 +32,7 @@ struct Attention : Base {
 
   struct Arguments : Base::Arguments {
     const int32_t *lengths;
+    const float *sinks;
     const Element *bias;
     int64_t bias_strides[3];
     float scale, softcap;
@@ -40,6 +41,7 @@ struct Attention : Base {
 
   struct Params : Base::Params {
     const int32_t *lengths;
+    const float *sinks;
     const Element *bias;
     int64_t bias_strides[3];
     float inverse_scale, softcap;
@@ -70,6 +72,7 @@ struct Attention : Base {
     params.inverse_scale = 1.0f / args.scale;
     params.softcap = args.softcap;
     params.lengths = args.lengths;
+    params.sinks = args.sinks;
     params.group = args.group;
     params.bias = args.bias;
     uint64_t places = reinterpret_cast<uintptr_t>(args.bias) / sizeof(Element);
@@ -94,6 +97,22 @@ struct Attention : Base {
     return make_tuple(get<0>(size), get<1>(size), get<2>(size), keys, get<4>(size), scores);
   }
 
+  // Rows of a result and the logarithms of their sums, without the sink, which has no value.
+  template <class Block, class Result>
+  CUTLASS_DEVICE static Result with_sink(Block const &block, Params const &params, Result result) {
+    if (params.sinks == nullptr) return result;
+    const float sink = params.sinks[get<2, 1>(block)];
+    auto &sums = get<0>(result);
+    auto rows = make_tensor(sums.data(), cutlass::fmha::collective::layout_acc_mn(typename Base::TiledMmaPV{}, sums.layout()));
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < size<0>(rows); i++) {
+      const float factor = 1.0f / (1.0f + cutlass::fast_exp(sink - get<1>(result)(i)));
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < size<1>(rows); j++) rows(i, j) *= factor;
+    }
+    return result;
+  }
+
   // Before the first access to memory.
   CUTLASS_DEVICE static void wait() {
     cutlass::arch::launch_dependent_grids();
@@ -108,7 +127,8 @@ struct AttentionTma : Attention<Base, kBias> {
   template <class Block, class Size, class... Rest>
   CUTLASS_DEVICE auto compute(int rank, Block const &block, Params const &params, Size const &size, Rest &&...rest) {
     this->wait();
-    return Base::compute(rank, block, params, this->size_of(block, params, size), rest...);
+    return this->with_sink(block, params,
+                           Base::compute(rank, block, params, this->size_of(block, params, size), rest...));
   }
 };
 
@@ -133,7 +153,8 @@ struct AttentionWarpSpecialized : Attention<Base, kBias> {
   CUTLASS_DEVICE auto compute(Block const &block, Block const &group, Params const &params, Size const &size,
                               Rest &&...rest) {
     this->wait();
-    return Base::compute(block, group, params, this->size_of(block, params, size), rest...);
+    return this->with_sink(block, params,
+                           Base::compute(block, group, params, this->size_of(block, params, size), rest...));
   }
 };
 
@@ -226,6 +247,7 @@ int32_t fill(const pk_cuda_device_t *device, const pk_attention_t &problem, void
   args.mainloop.ptr_V = static_cast<const Element *>(problem.v);
   args.mainloop.dV = strides_of(problem.v_strides, problem.batch, shared_heads);
   args.mainloop.lengths = problem.lengths;
+  args.mainloop.sinks = problem.sinks;
   args.mainloop.bias = static_cast<const Element *>(problem.bias);
   for (int i = 0; i < 3; i++) args.mainloop.bias_strides[i] = problem.bias_strides[i];
   args.mainloop.scale = problem.scale;

@@ -148,6 +148,10 @@ __device__ inline void split_attention(const Params &p, char *memory) {
   // One turn reads a step, and begins to copy the one that is kStages later into its place. The bias of a step is read
   // twice: ahead of its keys, for whether to copy them, and for its scores.
   float acc[kSpans][8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {};
+  if (split == 0 && warp == 0) {  // one of all who share the keys has the sink, and one lane of its row
+#pragma unroll
+    for (int i = 0; i < 2; i++) most[i] = split_sink(p, mine[i]), total[i] = t == 0 && p.sinks != nullptr;
+  }
   int copied = first + workers, stage = 1 % kStages, live = begins << (kStages - 1), phases = 0;
 #pragma unroll 1
   for (int step = first - (kStages - 1) * workers; step < steps; step += workers) {

@@ -44,7 +44,7 @@ inline bool fill_rows(const pk_attention_t &problem, bool causal, int depth, Spl
   if (!split_takes(problem.v, problem.v_strides) || !split_takes(problem.o, problem.o_strides)) return false;
 
   p.q = problem.q, p.k = problem.k, p.v = problem.v, p.bias = problem.bias, p.o = problem.o;
-  p.lengths = problem.lengths;
+  p.lengths = problem.lengths, p.sinks = problem.sinks;
   uint64_t places = reinterpret_cast<uintptr_t>(problem.bias) / 2;
   for (int i = 0; i < 3; i++) {
     p.q_strides[i] = problem.q_strides[i], p.k_strides[i] = problem.k_strides[i], p.v_strides[i] = problem.v_strides[i];

@@ -45,6 +45,7 @@ struct SplitParams {
   const void *q, *k, *v, *bias;
   void *o;
   const int32_t *lengths;
+  const float *sinks;
   // [tile, part]: sums of values [row, dim], then [row, 2]: the greatest score, the sum of exponentials.
   float *partial;
   uint32_t *arrived;  // [tile, block of a cluster]
@@ -70,7 +71,7 @@ __device__ inline int remainder(int x, const Divisor &of) { return x - quotient(
 /* What a thread knows of one of its two rows; the last row in place of one that does not exist. */
 struct SplitRow {
   int64_t q, o, bias;  // offsets in elements
-  int query;
+  int query, head;
   bool exists;
 };
 
@@ -79,11 +80,16 @@ __device__ inline SplitRow split_row_of(const SplitParams &p, int row, int share
   result.exists = row < p.rows;
   row = result.exists ? row : p.rows - 1;
   const int query = quotient(row, p.group), head = shared_head * int(p.group.divisor) + remainder(row, p.group);
-  result.query = query;
+  result.query = query, result.head = head;
   result.q = batch * p.q_strides[0] + query * p.q_strides[1] + head * p.q_strides[2];
   result.o = batch * p.o_strides[0] + query * p.o_strides[1] + head * p.o_strides[2];
   result.bias = batch * p.bias_strides[0] + head * p.bias_strides[1] + query * p.bias_strides[2];
   return result;
+}
+
+/* The sink of a row, the score of a key without a value; -inf where there is none. */
+__device__ inline float split_sink(const SplitParams &p, const SplitRow &row) {
+  return p.sinks == nullptr ? -INFINITY : p.sinks[row.head];
 }
 
 /* Two keys that a mask leaves out, in one register. */

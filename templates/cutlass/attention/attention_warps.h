@@ -64,7 +64,7 @@ __device__ inline void warp_attention(const WarpsParams &params) {
     }
   }
   split_mask<Type>(p, mine, scores, bias, 2 * t, keys, kKeys <= keys);
-  float most[2] = {-INFINITY, -INFINITY}, total[2] = {};
+  float most[2] = {split_sink(p, mine[0]), split_sink(p, mine[1])}, total[2] = {};
 #pragma unroll
   for (int j = 0; j < kTiles; j++) {
 #pragma unroll
@@ -91,6 +91,7 @@ __device__ inline void warp_attention(const WarpsParams &params) {
   for (int i = 0; i < 2; i++) {
     total[i] += shuffle_xor(total[i], 1);
     total[i] += shuffle_xor(total[i], 2);
+    total[i] += exp2_of((split_sink(p, mine[i]) - most[i]) * kLog2OfE);
     factor[i] = total[i] > 0.0f ? 1.0f / total[i] : 0.0f;
   }
 

@@ -47,12 +47,13 @@ typedef struct {
 } pk_dequantize_t;
 
 /* o = softmax(scale * q k^T + mask) v, for each head of the batch. Element [b, s, h, d] of a tensor lies at
- * b * batch + s * row + h * head + d. */
+ * b * batch + s * row + h * head + d. A sink is the score of a key whose value is zero. */
 typedef struct {
   const void *q, *k, *v;
   void *o;
   const void *bias; /* [batch or 1, heads or 1, queries or 1, keys], added to scores, in the element type; or NULL */
   const int32_t *lengths; /* [batch] how many keys there are, the rest is padding; or NULL */
+  const float *sinks;     /* [heads], or NULL */
   void *workspace;
   int64_t batch, heads, queries, keys, depth, value_depth;
   int64_t group; /* a head of k and v is that of so many consecutive heads of q; strides are of heads in memory */

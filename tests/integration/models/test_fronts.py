@@ -37,6 +37,7 @@ LATER = torch.ones(ROWS, ROWS, dtype=torch.bool).triu(1)
 FAR = LATER | torch.ones(ROWS, ROWS, dtype=torch.bool).tril(-5)
 SLOPES = torch.tensor([2.0 ** -(1 + head) for head in range(HEADS)]).view(HEADS, 1, 1)
 ALIBI = SLOPES * torch.arange(1 - ROWS, 1).view(1, 1, ROWS)
+SINKS = torch.linspace(-1, 2, HEADS).view(1, HEADS, 1, 1)
 ROW_FACTORS = torch.rand(ROWS, 1) + 0.5
 LOWEST = torch.finfo(torch.float32).min
 
@@ -181,6 +182,14 @@ def plain(q: Any, k: Any, v: Any) -> Any:
     return softmax(scores(q, k), v)
 
 
+def sunk(q: Any, k: Any, v: Any, masked: Any = 0.0) -> Any:
+    """As gpt-oss's: one more score of each head, whose weight has no value."""
+    found = scores(q, k) + masked
+    found = torch.cat([found, SINKS.expand(q.shape[0], -1, q.shape[2], -1)], -1)
+    weights = torch.softmax(found - found.max(-1, keepdim=True).values, -1)
+    return weights[..., :-1] @ v
+
+
 def interleaved(x: Any) -> Any:
     return x.repeat_interleave(HEADS // x.shape[1], 1)
 
@@ -264,6 +273,12 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "one head repeated": (Attention(lambda q, k, v: attend(q, repeated(k), repeated(v)), kv_heads=1), ()),
     "divided": (Attention(plain), ()),
+    "sinks": (Attention(sunk), ()),
+    "sinks and a window of groups": (
+        Attention(lambda q, k, v: sunk(q, repeated(k), repeated(v), added(FAR)), kv_heads=2),
+        (),
+    ),
+    "sinks and padding": (Attention(lambda q, k, v, m: sunk(q, k, v, torch.where(m, 0.0, LOWEST))), (PADDING,)),
     "queries scaled": (Attention(lambda q, k, v: softmax(q * 0.2 @ k.transpose(-1, -2), v)), ()),
     "keys scaled": (Attention(lambda q, k, v: softmax(q @ (k / 5).transpose(-1, -2), v)), ()),
     "both scaled": (Attention(lambda q, k, v: softmax((q * 0.4) @ (k.transpose(-1, -2) * 0.4), v)), ()),
@@ -445,7 +460,14 @@ for name, (module, masks) in list(FORMS.items()):
 KINDS: tuple[tuple[dict[str, int], tuple[str, ...]], ...] = (
     (
         {"attention": 1, "dense": 4},
-        ("sdpa groups", "one head of keys", "one head repeated", "interleaved groups", "groups before the transpose"),
+        (
+            "sdpa groups",
+            "sinks and a window of groups",
+            "one head of keys",
+            "one head repeated",
+            "interleaved groups",
+            "groups before the transpose",
+        ),
     ),
     # Heads that are turned, or queries that have factors, are one product with others.
     ({"attention": 1, "dense": 2}, ("rotary", "cosine", "cosine with a mask", "factors of rows")),

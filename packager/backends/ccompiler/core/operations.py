@@ -222,9 +222,9 @@ class _Reader:
                 operation = Operation("layer_norm", operands, result, numbers=numbers)
             case SumOfTensors():
                 operation = Operation("sum_of_tensors", tuple(map(self._value, problem.terms)), result)
-            case Attention():  # its tensors are where its operands lie, then masks
+            case Attention():  # its tensors are where its operands lie, then masks and sinks
                 sources = [heads.source for heads in (problem.q, problem.k, problem.v)]
-                masks = [mask for mask in (problem.mask, problem.keep) if mask is not None]
+                masks = [mask for mask in (problem.mask, problem.keep, problem.sinks) if mask is not None]
                 operation = Operation("attention", self._tensors(*sources, *masks), result, problem)
         self.operations.append(operation)
         return Use(result, result.shape)

@@ -70,6 +70,8 @@ def _takes(attention: Attention) -> bool:
     deep = max(attention.depth, attention.value_depth) > DEEPEST
     if len(types) != 1 or not types <= set(FLOATS) or deep or any(shape_of(source) is None for source in sources):
         return False
+    if attention.sinks is not None and str(attention.sinks.ty.dtype) not in FLOATS:
+        return False
     masks = [(attention.mask, FLOATS), (attention.keep, ("bool",))]
     return all(mask is None or _takes_mask(attention, mask, dtypes) for mask, dtypes in masks)
 

@@ -91,7 +91,7 @@ def add_attention(stage: Stage, anchor: Operation, group: GroupDraft) -> None:
         "block": BLOCK,
         "blocks": c_text(blocks),
         "chunk": chunk,
-        "chunked": not isinstance(keys, int) or keys > chunk,
+        "chunked": not isinstance(keys, int) or keys > chunk or attention.sinks is not None,
         "causal": attention.causal,
         "row": f"{'batch' if rows_first else f'(batch * {heads} + head)'} * {c_text(queries)} + top + r",
         "start": f"head * {attention.out.head}" if rows_first else "0",
@@ -126,11 +126,16 @@ def _place(heads: Heads, count: int, rows: Extent, first: str) -> str:
 
 
 def _masks(attention: Attention, uses: Sequence[Use], tensor: Any) -> dict[str, Any]:
-    """Return the values of the template for masks; ``uses`` are those that are present."""
-    values: dict[str, Any] = {"mask": "", "keep": ""}
-    for use, name in zip(uses, [n for n in ("mask", "keep") if getattr(attention, n) is not None], strict=True):
+    """Return the values of the template for masks and sinks; ``uses`` are those that are present."""
+    values: dict[str, Any] = {"mask": "", "keep": "", "sinks": ""}
+    for use, name in zip(uses, [n for n in values if getattr(attention, n) is not None], strict=True):
+        values[name] = tensor(use.tensor, False)
+        if name == "sinks":
+            of_head = "0" if equal(use.shape[1], 1) else f"head * {c_text(use.shape[2])}"
+            values["sink"] = element(f"{values[name]}[{of_head}]", use.tensor.dtype)
+            continue
         at, index = _mask_place(use)
-        values |= {name: tensor(use.tensor, False), f"{name}_at": at, f"{name}_index": index}
+        values |= {f"{name}_at": at, f"{name}_index": index}
         if name == "mask":
             values["mask_type"] = CTYPES[use.tensor.dtype].stored
             values["mask_element"] = element(f"mask[{index}]", use.tensor.dtype)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from packager.backends.cutlass.core.element_types import ELEMENTS
 from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.gemm.cost_model import GemmForm, GemmShape, rank_gemm
 from packager.bundle.dtypes import FLOATS, storage_dtype
+from packager.graph.attention.sinks import sinks_of_heads
 from packager.graph.dataflow import known_product, same, shape_of
 from packager.graph.identity import IdentityMap
 from packager.ir.primitives import Packing, Parameter
@@ -168,6 +169,9 @@ def add_attention(
     if attention.mask is not None:
         draft.pointer("bias", Parameter("argument", arguments[attention.mask]))
         draft.set(**{f"bias_strides[{axis}]": stride for axis, stride in enumerate(_mask_strides(attention))})
+    if attention.sinks is not None:
+        of_heads = partial(sinks_of_heads, heads=attention.heads)
+        draft.pointer("sinks", group.packed(Packing(arguments[attention.sinks], f"sinks{attention.heads}", of_heads)))
     for name in ("batch", "heads", "queries", "keys", "depth", "value_depth"):
         draft.set(**{name: getattr(attention, name)})
     draft.set(group=k.group)
@@ -189,7 +193,7 @@ def _add_projection(
     static = all(isinstance(extent, int) for extent in projection.rows)
     shape = GemmShape(rows, total, depth, 1, static)
     ranking = rank_gemm(shape, GemmForm(dtype, dtype, constant=True), (depth, columns), options)
-    nbytes = functools.reduce(lambda size, extent: extent * size, projection.rows, total * ELEMENTS[dtype].size)
+    nbytes = reduce(lambda size, extent: extent * size, projection.rows, total * ELEMENTS[dtype].size)
     workspace = group.workspace(nbytes)
     draft = group.add("gemm", ranking)
     draft.pointer("a", Parameter("argument", arguments[projection.data]))

@@ -27,7 +27,7 @@ class Problem(ctypes.Structure):
     """As pk_attention_t."""
 
     _fields_ = (
-        *[(name, ctypes.c_uint64) for name in ("q", "k", "v", "o", "bias", "lengths", "workspace")],
+        *[(name, ctypes.c_uint64) for name in ("q", "k", "v", "o", "bias", "lengths", "sinks", "workspace")],
         *[(name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "value_depth", "group")],
         *[(f"{name}_strides", ctypes.c_int64 * 3) for name in ("q", "k", "v", "o", "bias")],
         ("scale", ctypes.c_float),

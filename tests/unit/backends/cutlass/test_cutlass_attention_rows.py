@@ -38,6 +38,7 @@ class Case:
     half: bool = True
     lengths: tuple[int, ...] = ()
     rows_first: bool = False
+    sinks: bool = False
 
     @property
     def kernel_depth(self) -> int:
@@ -73,6 +74,10 @@ CASES = {
     "cap": Case(softcap=5.0, group=2, bias="dense"),
     "lengths": Case(batch=3, lengths=(5, 0, 130), keys=200),
     "rows before heads": Case(rows_first=True, group=2, queries=3, batch=2),
+    "sinks": Case(sinks=True, group=3, queries=4, batch=2),
+    "sinks of many keys": Case(sinks=True, shared=1, keys=3001, group=2, bias="dense"),
+    "sinks of wide heads": Case(sinks=True, depth=256, value_depth=256, keys=90, causal=True, queries=5),
+    "sinks without keys": Case(sinks=True, batch=3, lengths=(5, 0, 130), keys=200),
 }
 
 
@@ -98,7 +103,7 @@ def bias_of(case: Case, rng: np.random.Generator) -> Any:
     return None
 
 
-def expected(case: Case, q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
+def expected(case: Case, q: Any, k: Any, v: Any, bias: Any, sinks: Any, scale: float) -> Any:
     k, v = (np.repeat(x, case.group, axis=1) for x in (k, v))
     scores = q @ k.swapaxes(2, 3) * scale
     if case.softcap:
@@ -109,6 +114,9 @@ def expected(case: Case, q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any
         scores = np.where(places > np.arange(case.queries)[:, None], -np.inf, scores)
     if case.lengths:
         scores = np.where(places >= np.array(case.lengths)[:, None, None, None], -np.inf, scores)
+    if case.sinks:
+        scores = np.concatenate([scores, np.broadcast_to(sinks[:, None, None], (*scores.shape[:3], 1))], -1)
+        v = np.concatenate([v, np.zeros_like(v[:, :, :1])], 2)
     most = scores.max(-1, keepdims=True)
     weights = np.exp(scores - np.where(np.isinf(most), 0.0, most))
     total = weights.sum(-1, keepdims=True)
@@ -159,13 +167,16 @@ def make(case: Case) -> Made:
         problem.bias_strides[:] = [s // 2 if e > 1 else 0 for s, e in zip(narrow.strides, narrow.shape, strict=True)][
             :3
         ]
+    sinks = rng.standard_normal(heads).astype(np.float32) * 2
+    if case.sinks:
+        problem.sinks = sinks.ctypes.data
     lengths = np.array(case.lengths, np.int32)
     if case.lengths:
         problem.lengths = lengths.ctypes.data
     order = (0, 2, 1, 3) if case.rows_first else (0, 1, 2, 3)
     q, k, v = (arrays[letter].astype(np.float64).transpose(order) for letter in "qkv")
-    kept = (arrays, narrow, lengths)
-    wanted = expected(case, q, k, v, bias, 0.3)
+    kept = (arrays, narrow, lengths, sinks)
+    wanted = expected(case, q, k, v, bias, sinks, 0.3)
     for index, length in enumerate(case.lengths):
         for letter in "kv":  # padding may be anything
             arrays[letter][index, :, length:] = np.nan
@@ -212,6 +223,8 @@ SHORT = {
     "causal group": Case(causal=True, group=2, queries=9, keys=12),
     "cap": Case(softcap=5.0, group=2, bias="dense", keys=25, queries=3),
     "lengths": Case(batch=3, lengths=(5, 0, 27), keys=27, queries=4),
+    "sinks": Case(sinks=True, batch=2, group=2, queries=9, keys=31, bias="dense"),
+    "sinks without keys": Case(sinks=True, batch=3, lengths=(5, 0, 27), keys=27, queries=4),
 }
 
 

@@ -122,17 +122,12 @@ def _attend_with_sink(b: Body, operands: tuple[str, str, str], starts: str, bias
         seen = b("And", seen, b("Greater", columns, b("Sub", rows, b.array(window, np.int64))))
     scores = b("Add", scores, bias) if bias else scores
     scores = b("Where", seen, scores, b.number(-np.inf, like))
-    extra = b("Reshape", sink, b.integers(1, heads, 1, 1)) if sink else b.number(0, like)
-    most = b("Max", _reduced(b, "ReduceMax", scores), extra)
-    weights = b("Exp", b("Sub", scores, most))
-    total = b("Add", _reduced(b, "ReduceSum", weights), b("Exp", b("Sub", extra, most)))
-    return b("MatMul", b("Div", weights, total), v)
-
-
-def _reduced(b: Body, operator: str, x: str) -> str:
-    """Reduce the last axis, and keep it."""
-    by_input = b.opset >= (13 if operator == "ReduceSum" else 18)
-    return b(operator, x, b.integers(-1)) if by_input else b(operator, x, axes=[-1])
+    of_heads = b("Reshape", sink or b.number(0, like), b.integers(1, heads if sink else 1, 1, 1))
+    batch, rows = (b.unsqueezed(_size(b, q, axis), 0) for axis in (0, 2))
+    column = b("Expand", of_heads, b("Concat", batch, b.integers(heads), rows, b.integers(1), axis=0))
+    weights = b("Softmax", b("Concat", scores, column, axis=-1), axis=-1)
+    weights = b("Slice", weights, b.integers(0), b.integers(-1), b.integers(-1))
+    return b("MatMul", weights, v)
 
 
 def _repeated(b: Body, x: str, times: int, depth: int) -> str:
