@@ -57,7 +57,7 @@ def measure(cases: list[Case], folder: Path, *, compiled: bool, autotuned: bool,
             tensors = in_precision(inputs, DTYPES[form.precision]) if form and form.halves else inputs
             given = {name: tensor.cuda() for name, tensor in inputs_by_name(bundle, tensors).items()}
             (output,) = bundle.outputs
-            outputs = {output.name: torch.empty_like(exact, dtype=getattr(torch, output.dtype))}
+            outputs = {output.name: torch.empty(exact.shape, dtype=getattr(torch, output.dtype), device=exact.device)}
             session = stack.enter_context(bundle.session(graph="on"))
             runs[name] = session.bind(given, outputs, stream)
             runs[name]()

@@ -1,1 +1,1 @@
-"""Match attention, whichever way it is written: ``match``, ``core`` (q k^T, softmax, p v), ``heads``, ``masks``, ``sinks``."""
+"""Match attention, whichever way it is written: q k^T (``core``, ``heads``, ``masks``, ``sinks``), softmax, p v."""

@@ -159,16 +159,19 @@ def vector_width(sch: s_tir.Schedule, block: Any, extent: Any) -> int:
 def _sum_vectors(sch: s_tir.Schedule, block: Any) -> None:
     """Add up vectors of an operand by arithmetic of vectors, as resizing does, also where it is joined with others."""
     several = any(len(loads_of(sch, block, buffer)) > 1 for buffer in reads_of(sch, block))
-    if not several or not all(map(_is_sum, alternatives(sch.get(block).body.value))):
+    last = sch.get(block).iter_vars[-1].var
+    if not several or not all(_is_sum(value, last) for value in alternatives(sch.get(block).body.value)):
         raise ScheduleError("no sum of vectors of an operand")
     _move_vectors(sch, block, WIDTH_OF_SUMS)
 
 
-def _is_sum(value: Any) -> bool:
-    """Whether there are only sums and products of what is loaded."""
+def _is_sum(value: Any, last: Any) -> bool:
+    """Whether there are only sums and products of what is loaded, and of weights that are the same along ``last``."""
+    if not loads(value) and last not in variables(value):
+        return True
     if isinstance(value, tirx.Add | tirx.Mul):
-        return _is_sum(value.a) and _is_sum(value.b)
-    return _is_sum(value.value) if isinstance(value, tirx.Cast) else isinstance(value, TensorLoad | tirx.FloatImm)
+        return _is_sum(value.a, last) and _is_sum(value.b, last)
+    return _is_sum(value.value, last) if isinstance(value, tirx.Cast) else isinstance(value, TensorLoad)
 
 
 def _copy_vectors(sch: s_tir.Schedule, block: Any) -> None:

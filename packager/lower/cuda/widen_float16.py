@@ -42,7 +42,8 @@ def widen(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     root = primfunc.body.block
     inner = IdentitySet(b for b in root.alloc_buffers if str(b.dtype) in HALVES)
     chosen = _computed(primfunc.body, inner)
-    wide = any(is_buffer_var(p) and str(p.dtype) == "float32" for p in primfunc.params)
+    stored = IdentitySet(store.buffer for store in nodes_of(primfunc.body, st.BufferStore))
+    wide = any(parameter in stored and str(parameter.dtype) == "float32" for parameter in primfunc.params)
     widened = _Widener(IdentityMap((b, _as_wide(b)) for b in chosen), rounded=not wide).function(primfunc)
     return widened if wide else widened.with_attr(ROUNDED, True)
 

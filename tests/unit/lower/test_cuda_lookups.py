@@ -216,3 +216,36 @@ def test_an_index_of_the_least_is_found_by_the_kernel_that_computes_the_values()
     product, squares = relax.Var("p", relax.TensorType([64, 512], F)), relax.Var("s", relax.TensorType([1, 512], F))
     (name,) = kernels(written(nearest, product, squares))
     assert name == "fused_subtract_argmin"
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_weights_of_places_are_those_of_vectors(joined: bool) -> None:
+    """Bilinear resizing weighs rows by numbers that are the same for all channels."""
+
+    def resized(small: Any, large: Any) -> Any:
+        wide = R.image.resize2d(
+            small, (128, 128), layout="NHWC", method="linear", coordinate_transformation_mode="half_pixel"
+        )
+        return R.concat([large, wide], axis=3) if joined else R.add(large, wide)
+
+    (primfunc,) = functions(resized, ((2, 64, 64, 64), F), ((2, 128, 128, 64), F))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    kernel = source[source.rindex("__global__") :]
+    assert kernel.count("*(float4*)(p0") == 4
+    assert kernel.count("*(float4*)(p1") == 1
+
+    rng = np.random.default_rng(0)
+    small, large = (rng.standard_normal(shape).astype(F) for shape in ((2, 64, 64, 64), (2, 128, 128, 64)))
+    result = np.full((2, 128, 128, 128 if joined else 64), np.nan, F)
+    tensors = [tvm.runtime.tensor(operand) for operand in (small, large, result)]
+    scheduled = schedule_cuda(primfunc, TARGET)
+    library = tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), target="llvm")
+    library["main"](*tensors)
+    place = np.clip((np.arange(128) + 0.5) / 2 - 0.5, 0, 63)
+    first, share = np.floor(place).astype(int), place % 1
+    for axis in (1, 2):
+        weight = share.reshape([-1 if each == axis else 1 for each in range(4)])
+        left, right = (np.take(small, np.minimum(first + step, 63), axis) for step in (0, 1))
+        small = left * (1 - weight) + right * weight
+    wanted = np.concatenate([large, small], 3) if joined else large + small
+    np.testing.assert_allclose(tensors[2].numpy(), wanted, rtol=1e-5, atol=1e-6)
