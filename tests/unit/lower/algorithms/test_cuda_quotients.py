@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm")
+import tvm
 from tvm import te
 
 from packager.lower.cuda.schedule import schedule_cuda
