@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 
 from packager.graph.dataflow import extents_of, shape_of
-from packager.graph.recurrent import Recurrent, RecurrentOperands, recurrent
+from packager.graph.recurrences.recurrent import Recurrent, RecurrentOperands, recurrent
 
 
 def emit_layer(

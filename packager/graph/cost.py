@@ -11,9 +11,10 @@ from tvm import relax, s_tir, tirx
 from tvm.tirx import stmt as st
 
 from packager.bundle.manifest import Dim
-from packager.graph import block_weights, recurrent, symbolic, tree_ensemble
+from packager.graph import block_weights, symbolic, tree_ensemble
 from packager.graph.dataflow import bindings_of
 from packager.graph.products import grouped
+from packager.graph.recurrences import recurrent
 from packager.graph.rewrite import nodes_of
 from packager.ir.primitives import Cost, Kernel
 from packager.ir.shapes import Extent

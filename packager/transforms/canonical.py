@@ -40,6 +40,7 @@ from packager.transforms.simplify.slice_norms import slice_before_norms
 from packager.transforms.simplify.splits import slice_splits
 from packager.transforms.simplify.stacked_sums import add_stacked
 from packager.transforms.simplify.unit_axes import reshape_unit_axes
+from packager.transforms.unrolled.loops import roll_up
 
 _R = relax.transform
 _TIDY = [_R.CanonicalizeBindings(), _R.EliminateCommonSubexpr(), _R.CanonicalizeBindings(), _R.DeadCodeElimination()]
@@ -51,6 +52,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = fold_inline(apply([_R.DecomposeOpsForInference(), _R.CanonicalizeBindings()], model.module))
     module = slice_splits(apply(_TIDY, drop_no_ops(module)))
     module = apply(_TIDY, flatten_concats(add_stacked(simplify_gathers(module))))
+    module = roll_up(replace(model, module=module))
     module = compose_products(module, len(model.signature.inputs))
     module = simplify_arithmetic(module, len(model.signature.inputs), of_matmuls=True)
     module = scale_matrices(module, len(model.signature.inputs))

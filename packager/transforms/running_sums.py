@@ -1,7 +1,7 @@
 """Finds running sums that exponentials read: logarithms of decays, as state space models and linear attention have.
 
 They reach hundreds, where float16 has a step of a quarter and more, and an error of the sum is one of its exponential.
-Autocast of torch keeps them in float32, too.
+Autocast of torch keeps them in float32, too. So are linear recurrences, where errors of decays near 1 add up.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.identity import IdentitySet
+from packager.graph.recurrences.linear_scan import OPERATOR as LINEAR_SCAN
 from packager.transforms.power_spectra import BOUNDS, VIEWS
 
+ELEMENTWISE = frozenset(("exp", "log", "sigmoid", "sqrt", "square", "tanh", "power"))
 PASSED_BY = frozenset(
     (*VIEWS, *BOUNDS, "subtract", "negative", "where", "broadcast_to", "concat", "split", "tile", "repeat", "nn.pad")
 )
@@ -33,6 +35,17 @@ def exponents_of_running_sums(flow: Dataflow) -> IdentitySet:
     for variable in reversed(flow.variables):
         readers = flow.readers(variable)
         if variable in derived and any(operator_of(flow.value(r)) == "exp" or r in found for r in readers):
+            found.add(variable)
+    return found
+
+
+def operands_of_scans(flow: Dataflow) -> IdentitySet:
+    """Return the linear recurrences, and what is computed element by element for their operands alone."""
+    found = IdentitySet()
+    for variable in reversed(flow.variables):
+        name, readers = operator_of(flow.value(variable)), flow.readers(variable)
+        inner = bool(readers) and not flow.is_result(variable) and all(reader in found for reader in readers)
+        if name == LINEAR_SCAN or (inner and (name in PASSED_BY or name in ELEMENTWISE)):
             found.add(variable)
     return found
 

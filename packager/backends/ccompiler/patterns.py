@@ -34,8 +34,8 @@ from packager.graph.block_weights import MATMUL as BLOCK_MATMUL
 from packager.graph.block_weights import format_of
 from packager.graph.dataflow import scalar_of, shape_of
 from packager.graph.normalize import NAME as NORMALIZE
-from packager.graph.recurrent import NAME as RECURRENT
-from packager.graph.recurrent import operands_of_call
+from packager.graph.recurrences.recurrent import NAME as RECURRENT
+from packager.graph.recurrences.recurrent import operands_of_call
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.tree_ensemble import NAME as TREES
 from packager.graph.windows.col2im import NAME as COL2IM

@@ -24,7 +24,7 @@ from packager.graph.products.gated import gated_products
 from packager.graph.products.grouped import NAME as GROUPED
 from packager.graph.products.quantized import quantized_chains
 from packager.graph.products.row_norms import find_row_norm
-from packager.graph.recurrent import NAME as RECURRENT
+from packager.graph.recurrences.recurrent import NAME as RECURRENT
 
 
 def make_searches(options: CutlassOptions) -> list[Search]:

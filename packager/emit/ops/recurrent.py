@@ -8,7 +8,7 @@ import numpy as np
 
 from packager.emit.errors import CannotWriteError
 from packager.emit.function_writer import FunctionWriter, Rules, dtype_of, extents, static_extents
-from packager.graph.recurrent import GATES, Recurrent, description_of, operands_of_call
+from packager.graph.recurrences.recurrent import GATES, Recurrent, description_of, operands_of_call
 
 _DIRECTIONS = {(False,): "forward", (True,): "reverse", (False, True): "bidirectional"}
 _DEFAULTS = {"rnn": ("Tanh",), "gru": ("Sigmoid", "Tanh"), "lstm": ("Sigmoid", "Tanh", "Tanh")}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from packager.graph.recurrent import Activation
+from packager.graph.recurrences.recurrent import Activation
 
 _OP = relax.op
 _Emit = Callable[[Any, Activation, Callable[[float], Any]], Any]

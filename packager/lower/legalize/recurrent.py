@@ -23,7 +23,7 @@ from packager.graph.control_flow import (
     has_aligned_rows,
 )
 from packager.graph.dataflow import bindings_of, extents_of, operator_of
-from packager.graph.recurrent import (
+from packager.graph.recurrences.recurrent import (
     NAME,
     Recurrent,
     RecurrentOperands,

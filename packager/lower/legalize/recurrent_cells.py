@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax, te
 
-from packager.graph.recurrent import Recurrent
+from packager.graph.recurrences.recurrent import Recurrent
 from packager.lower.legalize.activations import ACTIVATIONS
 
 _OP = relax.op

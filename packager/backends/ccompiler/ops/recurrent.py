@@ -23,7 +23,7 @@ from packager.backends.ccompiler.gemm.blocks import GAP, Blocks, even_size
 from packager.backends.ccompiler.gemm.loop_nest import pad
 from packager.backends.ccompiler.gemm.tiles import registers_of, tiles_of
 from packager.backends.ccompiler.ops.elementwise import add_elementwise
-from packager.graph.recurrent import Activation, Recurrent, description_of
+from packager.graph.recurrences.recurrent import Activation, Recurrent, description_of
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array

@@ -12,7 +12,7 @@ from packager.backends.cutlass.core.options import CutlassOptions
 from packager.backends.cutlass.recurrent.kernels import RecurrentKernel, kernel_for
 from packager.graph.dataflow import Dataflow, shape_of
 from packager.graph.identity import IdentityMap
-from packager.graph.recurrent import Recurrent, RecurrentOperands, description_of, operands_of_call
+from packager.graph.recurrences.recurrent import Recurrent, RecurrentOperands, description_of, operands_of_call
 from packager.ir.primitives import Packing, Parameter
 
 # The gates of a cell in the order of the kernel, and the activations that it computes.

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax
 
 from packager.frontends.recurrent import emit_layer, split_biases
-from packager.graph.recurrent import Activation, Recurrent, RecurrentOperands
+from packager.graph.recurrences.recurrent import Activation, Recurrent, RecurrentOperands
 
 _R = relax.op
 SIGMOID, TANH, RELU = Activation("Sigmoid"), Activation("Tanh"), Activation("Relu")

@@ -16,7 +16,7 @@ from test_ccompiler_families import symbol
 from tvm.relax import op
 
 from packager.backends.ccompiler.core.machine import Machine
-from packager.graph.recurrent import GATES, Activation, Recurrent, RecurrentOperands, recurrent
+from packager.graph.recurrences.recurrent import GATES, Activation, Recurrent, RecurrentOperands, recurrent
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from tvm import relax
 
 from packager.frontends.onnx.ops.operands import Convert, Converter, extents, optional, text
 from packager.frontends.recurrent import emit_layer, split_biases
-from packager.graph.recurrent import GATES, Activation, Recurrent, RecurrentOperands
+from packager.graph.recurrences.recurrent import GATES, Activation, Recurrent, RecurrentOperands
 
 DEFAULTS = {"rnn": ["Tanh"], "lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}
 ALPHA = {"Affine": 1.0, "LeakyRelu": 0.01, "ThresholdedRelu": 1.0, "ScaledTanh": 1.0, "HardSigmoid": 0.2, "Elu": 1.0}
