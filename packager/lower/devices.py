@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 from packager.graph import tree_ensemble
+from packager.graph.recurrences.forward_substitution import NAME as FORWARD_SUBSTITUTION
 from packager.graph.recurrences.linear_scan import NAME as LINEAR_SCAN
 from packager.graph.resize import NAME as RESIZE
 from packager.graph.resize import legalize_fused_resize
@@ -26,7 +27,7 @@ from packager.lower.cuda.algorithms.column_softmax import legalize_column_softma
 from packager.lower.cuda.algorithms.compact import compact
 from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
-from packager.lower.cuda.algorithms.linear_scan import scan_linearly
+from packager.lower.cuda.algorithms.recurrences import scan_linearly, substitute_columns
 from packager.lower.cuda.algorithms.scan_rows import scan_rows
 from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
 from packager.lower.cuda.algorithms.short_reductions import SHORT_REDUCTIONS
@@ -63,6 +64,7 @@ from packager.lower.legalize.accumulate import (
 )
 from packager.lower.legalize.cumulative import legalize_in_rows
 from packager.lower.legalize.float8_cast import legalize_astype
+from packager.lower.legalize.forward_substitution import substitute_in_rows
 from packager.lower.legalize.grid_sample import legalize_grid_sample
 from packager.lower.legalize.linear_scan import legalize_linear_scan
 from packager.lower.legalize.min_max import legalize_arg, legalize_min_max
@@ -111,6 +113,7 @@ CPU_LEGALIZERS = {
     "relax.cumsum": legalize_in_rows,
     "relax.cumprod": legalize_in_rows,
     LINEAR_SCAN: legalize_linear_scan,
+    FORWARD_SUBSTITUTION: substitute_in_rows,
     "relax.image.grid_sample": legalize_grid_sample,
     "relax.scatter_elements": legalize_scatter_elements,
     "relax.scatter_nd": legalize_scatter_nd,
@@ -133,6 +136,7 @@ CUDA_LEGALIZERS = {
     "relax.cumsum": scan_rows,
     "relax.cumprod": scan_rows,
     LINEAR_SCAN: scan_linearly,
+    FORWARD_SUBSTITUTION: substitute_columns,
     "relax.scatter_elements": scatter_elements,
     "relax.scatter_nd": scatter_nd,
     SCATTER_SLICES: scatter_slices,

@@ -12,6 +12,7 @@ from tvm import relax
 
 from packager.graph.dataflow import Dataflow, operator_of
 from packager.graph.identity import IdentitySet
+from packager.graph.recurrences.forward_substitution import OPERATOR as FORWARD_SUBSTITUTION
 from packager.graph.recurrences.linear_scan import OPERATOR as LINEAR_SCAN
 from packager.transforms.power_spectra import BOUNDS, VIEWS
 
@@ -40,12 +41,12 @@ def exponents_of_running_sums(flow: Dataflow) -> IdentitySet:
 
 
 def operands_of_scans(flow: Dataflow) -> IdentitySet:
-    """Return the linear recurrences, and what is computed element by element for their operands alone."""
+    """Return recurrences and substitutions, and what is computed element by element for their operands alone."""
     found = IdentitySet()
     for variable in reversed(flow.variables):
         name, readers = operator_of(flow.value(variable)), flow.readers(variable)
         inner = bool(readers) and not flow.is_result(variable) and all(reader in found for reader in readers)
-        if name == LINEAR_SCAN or (inner and (name in PASSED_BY or name in ELEMENTWISE)):
+        if name in (LINEAR_SCAN, FORWARD_SUBSTITUTION) or (inner and (name in PASSED_BY or name in ELEMENTWISE)):
             found.add(variable)
     return found
 

@@ -57,9 +57,15 @@ def _replaced(binding: Any, rewrite: Callable[[Callable[[Any], Any], Any], Any])
 
 
 def _as_sum(emit: Callable[[Any], Any], call: Any) -> Any:
-    """Return a product as the sum of its steps: along rows of both operands, or along columns of few steps."""
+    """Return a product as the sum of its steps: along rows of both operands, or along columns of few steps.
+
+    A product with a vector is a sum along rows of the matrix.
+    """
     left, right = call.args
-    rank = len(static_shape_of(left) or ())
+    rank, shape = len(static_shape_of(left) or ()), static_shape_of(right) or ()
+    if shape[-1] == 1:
+        vector = emit(relax.op.reshape(right, [*shape[:-2], 1, shape[-2]] if len(shape) > 2 else [shape[0]]))
+        return relax.op.sum(emit(relax.op.multiply(left, vector)), axis=-1, keepdims=True)
     along_rows = right.ty.ndim > 2 and int(left.ty.shape.values[-2]) <= MOST
     if along_rows:
         swapped = emit(relax.op.permute_dims(left, [*range(rank - 2), rank - 1, rank - 2]))

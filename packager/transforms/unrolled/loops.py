@@ -20,6 +20,7 @@ from packager.graph.recurrences.linear_scan import linear_scan
 from packager.graph.rewrite import Bindings, map_bindings, tidy
 from packager.ir.model import ImportedModel
 from packager.transforms.unrolled.steps import Steps
+from packager.transforms.unrolled.substitutions import substitute_forward
 from packager.transforms.unrolled.written_slices import concat_written
 
 # The fewest steps of a loop: fewer are fused as they are.
@@ -35,7 +36,8 @@ def roll_up(model: ImportedModel) -> tvm.IRModule:
         arrays = IdentityMap(zip(parameters, (named.array for named in values), strict=True))
         return Dataflow(module["main"], parameters, arrays.get)
 
-    module = concat_written(model.module, flow_of(model.module), FEWEST)
+    module = substitute_forward(model.module, flow_of(model.module), FEWEST)
+    module = concat_written(module, flow_of(module), FEWEST)
     module = _scan_recurrences(module, flow_of(module))
     return _roll_stacks(module, flow_of(module))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from packager.graph.dataflow import bindings_of, called_function, operator_of
+from packager.graph.recurrences.forward_substitution import OPERATOR as FORWARD_SUBSTITUTION
 from packager.graph.recurrences.linear_scan import OPERATOR as LINEAR_SCAN
 from packager.lower.devices import CPU_LEGALIZERS
 from packager.lower.legalize.normalize import expand_norms
@@ -118,6 +119,25 @@ def of_other_rows(x: Any, decay: Any, _reads: Any) -> Any:
     return torch.stack(found, 1)
 
 
+def delta_rule(x: Any, decay: Any, _reads: Any) -> Any:
+    """As Gated DeltaNet's: rows of a triangular matrix are replaced one after the other."""
+    keys = torch.nn.functional.normalize(x, dim=-1)
+    found = -(keys @ keys.transpose(-1, -2) * decay[..., :1]).tril(-1)
+    for i in range(1, ROWS):
+        row, corner = found[..., i, :i].clone(), found[..., :i, :i].clone()
+        found[..., i, :i] = row + (row.unsqueeze(-1) * corner).sum(-2)
+    return (found + torch.eye(ROWS)) @ x
+
+
+def of_other_corners(x: Any, decay: Any, _reads: Any) -> Any:
+    """No forward substitution: a row less in each step."""
+    found = -(x @ x.transpose(-1, -2) * decay[..., :1]).tril(-1)
+    for i in range(2, ROWS):
+        row, corner = found[..., i, :i].clone(), found[..., 1 : i + 1, :i].clone()
+        found[..., i, :i] = row + (row.unsqueeze(-1) * corner).sum(-2) * 0.1
+    return (found + torch.eye(ROWS)) @ x
+
+
 INPUT = torch.randn(BATCH, ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
 LOOPS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "selective": (selective, ()),
@@ -127,7 +147,7 @@ LOOPS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "computed in steps": (computed_in_steps, ()),
     "of one decay": (of_one_decay, ()),
 }
-OTHERS = {"of tanh": of_tanh, "of other rows": of_other_rows}
+OTHERS = {"of tanh": of_tanh, "of other rows": of_other_rows, "of other corners": of_other_corners}
 MOST_CALLS = 14
 
 
@@ -173,4 +193,12 @@ def test_steps_without_a_recurrence_are_computed_at_once(tmp_path: Path, file: s
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_loops_stay(tmp_path: Path, name: str) -> None:
     module, path = exported(OTHERS[name], (), tmp_path / "m.pt2")
-    assert LINEAR_SCAN not in assert_same(module, (), path)
+    assert not {LINEAR_SCAN, FORWARD_SUBSTITUTION} & {*assert_same(module, (), path)}
+
+
+@pytest.mark.parametrize("file", ["onnx.onnx", "m.pt2"])
+def test_a_forward_substitution_is_one_operator(tmp_path: Path, file: str) -> None:
+    module, path = exported(delta_rule, (), tmp_path / file)
+    operators = assert_same(module, (), path)
+    assert operators.count(FORWARD_SUBSTITUTION) == 1
+    assert operators.count("where") <= 1  # the triangle

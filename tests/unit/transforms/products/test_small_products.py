@@ -206,3 +206,14 @@ def test_rows_of_a_few_heads_are_sums() -> None:
     rng = np.random.default_rng(0)
     given = [rng.standard_normal([int(e) for e in each.ty.shape.values]).astype(np.float32) for each in parameters]
     np.testing.assert_allclose(compute(summed, given), compute(module, given), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shapes", [((16, 1, 128, 12), (16, 1, 12, 1)), ((9, 5, 40), (9, 40, 1)), ((1200, 7), (7, 1))])
+def test_products_with_vectors_are_sums_along_rows(shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Along the last axis: no schedule took sums along the last but one of a column."""
+    module = product(*shapes)
+    after = sum_small_products(module, len(shapes))
+    calls = [binding.value for binding in bindings_of(after["main"])]
+    (total,) = [call for call in calls if operator_of(call) == "sum"]
+    assert [int(axis) % len(shapes[0]) for axis in total.attrs.axis] == [len(shapes[0]) - 1]
+    assert_same_results(after, module, rtol=1e-5, atol=1e-5)
