@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, axes_of, static_shape_of, variables_of
+from packager.graph.dataflow import Dataflow, axes_of, same, shape_of, static_shape_of, variables_of
 from packager.graph.identity import IdentitySet
 from packager.graph.rewrite import Bindings, map_bindings, tidy
 from packager.transforms.layout.slice_views import slice_before_transposes
@@ -62,8 +62,8 @@ def _as_sum(emit: Callable[[Any], Any], call: Any) -> Any:
     A product with a vector is a sum along rows of the matrix.
     """
     left, right = call.args
-    rank, shape = len(static_shape_of(left) or ()), static_shape_of(right) or ()
-    if shape[-1] == 1:
+    rank, shape = left.ty.ndim, shape_of(right) or ()
+    if same(shape[-1], 1):
         vector = emit(relax.op.reshape(right, [*shape[:-2], 1, shape[-2]] if len(shape) > 2 else [shape[0]]))
         return relax.op.sum(emit(relax.op.multiply(left, vector)), axis=-1, keepdims=True)
     along_rows = right.ty.ndim > 2 and int(left.ty.shape.values[-2]) <= MOST
@@ -101,6 +101,8 @@ def _is_small(flow: Dataflow, variable: Any) -> bool:
     Or of many rows with one matrix of few columns and steps.
     """
     call = flow.call(variable, "matmul")
+    if call is not None and _has_vectors(call):
+        return True
     shapes = [static_shape_of(operand) for operand in call.args] if call is not None else []
     if len(shapes) != 2 or not all(shapes):
         return False
@@ -115,6 +117,14 @@ def _is_small(flow: Dataflow, variable: Any) -> bool:
     if columns > MOST or (rows > MOST) == (steps > MOST):
         return False
     return not _are_scores(flow, variable) and not any(_is_of_scores(flow, operand) for operand in call.args)
+
+
+def _has_vectors(call: Any) -> bool:
+    """Whether each of several matrices of any number is multiplied by a vector of few elements of its own."""
+    left, right = (shape_of(operand) or () for operand in call.args)
+    if len(left) < 3 or len(left) != len(right) or not same(left[:-2], right[:-2]) or not same(right[-1], 1):
+        return False
+    return isinstance(left[-1], int) and left[-1] <= MOST and any(not isinstance(extent, int) for extent in left[:-2])
 
 
 def _turned_rows(flow: Dataflow, product: Any) -> tuple[Any, tuple[int, ...]] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, static_shape_of
+from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.recurrences.linear_scan import linear_scan
 from packager.graph.rewrite import Bindings, map_bindings, tidy
@@ -68,7 +68,7 @@ def _scanned(flow: Dataflow, found: _Recurrence) -> IdentityMap[list[Any]]:
     made, states = Bindings(first, "_scan"), IdentityMap[list[Any]]()
     steps = Steps(flow, made.bind)
     decay, update = steps.operand(found.decays), steps.operand(found.updates)
-    shape = static_shape_of(first)
+    shape = shape_of(first)
     if decay is None or update is None or not shape:
         return states
     whole = [count, *shape]
@@ -148,7 +148,7 @@ def _fits(flow: Dataflow, first: tuple[Any, Any, Any], second: tuple[Any, Any, A
 def _terms(flow: Dataflow, variable: Any) -> list[tuple[Any, Any, Any]]:
     """Return each decay, state before and update that a sum may be of."""
     first, second = flow.value(variable).args
-    shape = static_shape_of(variable)
+    shape = shape_of(variable)
     found = []
     for product, update in ((first, second), (second, first)):
         call = flow.call(product, "multiply")
@@ -157,7 +157,7 @@ def _terms(flow: Dataflow, variable: Any) -> list[tuple[Any, Any, Any]]:
         found += [
             (decay, before, update)
             for decay, before in (call.args, reversed(call.args))
-            if static_shape_of(before) == shape
+            if same(shape_of(before) or (), shape)
         ]
     return found
 
@@ -171,7 +171,7 @@ def _roll_stacks(module: tvm.IRModule, flow: Dataflow) -> tvm.IRModule:
         call = binding.value
         if operator_of(call) != "concat" or not isinstance(call.args[0], relax.Tuple):
             return [binding]
-        fields, shape = list(call.args[0].fields), static_shape_of(binding.var)
+        fields, shape = list(call.args[0].fields), shape_of(binding.var)
         if len(fields) < FEWEST or shape is None or not all(isinstance(field, relax.Var) for field in fields):
             return [binding]
         made = Bindings(binding.var, "_steps")

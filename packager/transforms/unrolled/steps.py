@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from packager.graph.dataflow import Dataflow, axes_of, operator_of, static_shape_of, strided_slice_of
+from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, shape_of, strided_slice_of
 from packager.graph.rewrite import rebuild_call
 
 _UNARY = frozenset(
@@ -41,11 +41,11 @@ class Steps:
     def roll(self, steps: Sequence[Any]) -> Any | None:
         """Return [steps, ...] of what the steps have; None if they compute different things.
 
-        Shapes are static. Nothing but the loop reads what is computed in it.
+        Nothing but the loop reads what is computed in it.
         """
         values = [self.flow.value(step) for step in steps]
         names = {operator_of(value) for value in values}
-        shape = static_shape_of(steps[0])
+        shape = shape_of(steps[0])
         if len(names) != 1 or shape is None or any(not structural_equal(s.ty, steps[0].ty) for s in steps):
             return None
         (name,) = names
@@ -88,15 +88,15 @@ class Steps:
                 return None
             return self._equal_slices(sources, parts[0])
         moving = [axis for axis in range(len(parts[0])) if any(part[axis] != parts[0][axis] for part in parts)]
-        extents = static_shape_of(sources[0])
+        extents = shape_of(sources[0])
         if len(moving) != 1 or extents is None:
             return None
         (axis,) = moving
         begins = [_begin(part[axis]) for part in parts]
-        whole = all(part[other] == slice(None) or _is_whole(part[other], extents[other])
-                    for part in parts[:1] for other in range(len(extents)) if other != axis)  # fmt: skip
-        one_each = all((static_shape_of(step) or ())[axis] == 1 for step in steps)
-        if not whole or not one_each or begins != list(range(begins[0], begins[0] + len(steps))):
+        whole = all(_is_whole(parts[0][other], extents[other]) for other in range(len(extents)) if other != axis)
+        one_each = all(same((shape_of(step) or ())[axis], 1) for step in steps)
+        in_order = isinstance(extents[axis], int) and begins == [*range(begins[0], begins[0] + len(steps))]
+        if not whole or not one_each or not in_order:
             return None
         source = sources[0]
         if len(steps) < extents[axis]:
@@ -106,13 +106,16 @@ class Steps:
         return self.bind(relax.op.expand_dims(first, [axis + 1]))
 
     def _equal_slices(self, sources: Sequence[Any], parts: tuple[slice, ...]) -> Any | None:
-        rolled, extents = self.roll(sources), static_shape_of(sources[0])
+        rolled, extents = self.roll(sources), shape_of(sources[0])
         if rolled is None or extents is None or any(part.step not in (None, 1) for part in parts):
             return None
-        bounds = [part.indices(extent) for part, extent in zip(parts, extents, strict=True)]
-        axes = list(range(1, len(parts) + 1))
-        call = relax.op.strided_slice(rolled, axes, [begin for begin, _, _ in bounds], [end for _, end, _ in bounds])
-        return self.bind(call)
+        taken = [axis for axis, part in enumerate(parts) if not _is_whole(part, extents[axis])]
+        if not all(isinstance(extents[axis], int) for axis in taken):
+            return None
+        if not taken:
+            return rolled
+        begins, ends = zip(*(parts[axis].indices(extents[axis])[:2] for axis in taken), strict=True)
+        return self.bind(relax.op.strided_slice(rolled, [axis + 1 for axis in taken], begins, ends))
 
     def _elementwise(self, values: Sequence[Any], rank: int) -> Any | None:
         found = [self.operand(operands) for operands in zip(*(value.args for value in values), strict=True)]
@@ -154,7 +157,7 @@ class Steps:
         rolled = self.roll([value.args[0] for value in values]) if len(axes) == 1 else None
         return None if rolled is None else self.bind(_SOFTMAXES[name](rolled, axis=min(axes) + 1))
 
-    def _view(self, values: Sequence[Any], shape: tuple[int, ...]) -> Any | None:
+    def _view(self, values: Sequence[Any], shape: tuple[Any, ...]) -> Any | None:
         """Return a view of all steps: they have the shapes of the first."""
         orders = [axes_of(value) for value in values]
         rolled = self.roll([value.args[0] for value in values]) if all(order == orders[0] for order in orders) else None
@@ -175,5 +178,5 @@ def _begin(part: slice) -> int:
     return int(part.start or 0)
 
 
-def _is_whole(part: slice, extent: int) -> bool:
-    return part.indices(extent) == (0, extent, 1)
+def _is_whole(part: slice, extent: Any) -> bool:
+    return part == slice(None) or (isinstance(extent, int) and part.indices(extent) == (0, extent, 1))

@@ -81,7 +81,7 @@ def from_the_first_row(x: Any, decay: Any, _reads: Any) -> Any:
 
 def computed_in_steps(x: Any, decay: Any, reads: Any) -> Any:
     """Decays and updates are computed for each token; the last state is read, too."""
-    state, found = torch.zeros(BATCH, WIDTH), []
+    state, found = x.new_zeros(x.shape[0], WIDTH), []
     for i in range(ROWS):
         state = torch.exp(-decay[:, i]) * state + torch.tanh(x[:, i]) * reads[:, i, :1]
         found.append(torch.relu(state) + x[:, i])
@@ -158,14 +158,14 @@ def exported(core: Callable[..., Any], given: tuple[Any, ...], path: Path) -> tu
     return module, saved(module, (INPUT, *given), path)
 
 
-def assert_same(module: Any, given: tuple[Any, ...], path: Path) -> list[str]:
+def assert_same(module: Any, given: tuple[Any, ...], path: Path, x: Any = INPUT) -> list[str]:
     """Compare what a GPU's module computes, in float32, with torch; return its operators."""
     model = import_model(make_build_request(BuildOptions(path, targets=GPU)))
     operators = [operator_of(binding.value) for binding in bindings_of(model.module["main"])]
     lowered = relax.transform.LegalizeOps(CPU_LEGALIZERS)(expand_norms(model.module))
-    found = compute(lowered, [*(each.numpy() for each in (INPUT, *given)), *model.weights.values()])[0]
+    found = compute(lowered, [*(each.numpy() for each in (x, *given)), *model.weights.values()])[0]
     with torch.no_grad():
-        np.testing.assert_allclose(found, module(INPUT, *given).numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found, module(x, *given).numpy(), rtol=1e-4, atol=1e-5)
     return operators
 
 
@@ -202,3 +202,19 @@ def test_a_forward_substitution_is_one_operator(tmp_path: Path, file: str) -> No
     operators = assert_same(module, (), path)
     assert operators.count(FORWARD_SUBSTITUTION) == 1
     assert operators.count("where") <= 1  # the triangle
+
+
+@pytest.mark.parametrize("name", ["selective", "from a state", "computed in steps"])
+def test_a_batch_of_any_size(tmp_path: Path, name: str) -> None:
+    """Steps are those of tokens; how many sequences there are is not known."""
+    core, given = LOOPS[name]
+    torch.manual_seed(1)
+    module, batch = Loop(core).eval(), torch.export.Dim("batch", min=1, max=8)
+    path, inputs = tmp_path / "m.pt2", (torch.cat([INPUT, INPUT[:1]]), *(each[[0, 1, 0]] for each in given))
+    shapes = ({0: batch}, *([tuple({0: batch} for _ in given)] if given else []))
+    torch.export.save(torch.export.export(module, inputs, dynamic_shapes=shapes), path)
+    model = placed_file(path, targets=GPU, precision="fp16")
+    called = [called_function(binding.value) for binding in bindings_of(lower(model, "cuda").main)]
+    assert sum(call is not None for call in called) <= MOST_CALLS + 2, called
+    for size in (1, 3):
+        assert_same(module, tuple(each[:size] for each in inputs[1:]), path, inputs[0][:size])
