@@ -30,7 +30,7 @@ from packager.graph.recurrences.recurrent import NAME as RECURRENT
 from packager.graph.rewrite import PRODUCTS, apply, map_operands, rebuild_call, rebuild_main, with_main
 from packager.ir.model import ImportedModel
 from packager.transforms.power_spectra import logs_of_powers
-from packager.transforms.running_sums import exponents_of_running_sums, operands_of_scans
+from packager.transforms.running_sums import exponents_of_running_sums, sensitive_operands
 from packager.transforms.simplify.raise_norms import FOLLOWERS, raise_norms
 
 FULL = "float32"
@@ -77,7 +77,7 @@ class _Converter:
         self.unrounded: IdentityMap[Any] = IdentityMap()
         self.flow = Dataflow(main)
         self.computed = IdentitySet(main.params[:num_inputs])  # depends on inputs
-        self.kept = logs_of_powers(self.flow) | exponents_of_running_sums(self.flow) | operands_of_scans(self.flow)
+        self.kept = logs_of_powers(self.flow) | exponents_of_running_sums(self.flow) | sensitive_operands(self.flow)
         self.masks: IdentityMap[Any] = IdentityMap()
         self.terms: IdentityMap[bool] = IdentityMap()
 

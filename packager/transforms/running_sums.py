@@ -1,7 +1,8 @@
 """Finds running sums that exponentials read: logarithms of decays, as state space models and linear attention have.
 
 They reach hundreds, where float16 has a step of a quarter and more, and an error of the sum is one of its exponential.
-Autocast of torch keeps them in float32, too. So are linear recurrences, where errors of decays near 1 add up.
+Autocast of torch keeps them in float32, too. So are linear recurrences, where errors of decays near 1 add up, and what
+logarithms read: a softplus, log(1 + exp(x)), is infinite from 11 on where float16 has the exponential, and 0 below -8.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ def exponents_of_running_sums(flow: Dataflow) -> IdentitySet:
     return found
 
 
-def operands_of_scans(flow: Dataflow) -> IdentitySet:
-    """Return recurrences and substitutions, and what is computed element by element for their operands alone."""
+def sensitive_operands(flow: Dataflow) -> IdentitySet:
+    """Return recurrences and substitutions, and what is computed element by element for these or logarithms alone."""
     found = IdentitySet()
+
+    def needs_all(reader: Any) -> bool:
+        return reader in found or operator_of(flow.value(reader)) == "log"
+
     for variable in reversed(flow.variables):
         name, readers = operator_of(flow.value(variable)), flow.readers(variable)
-        inner = bool(readers) and not flow.is_result(variable) and all(reader in found for reader in readers)
+        inner = bool(readers) and not flow.is_result(variable) and all(map(needs_all, readers))
         if name in (LINEAR_SCAN, FORWARD_SUBSTITUTION) or (inner and (name in PASSED_BY or name in ELEMENTWISE)):
             found.add(variable)
     return found

@@ -1,14 +1,16 @@
-"""Decays in half precision: exponentials of differences of running sums, as state space models have them."""
+"""Decays in half precision: exponentials of differences of running sums, as state space models have them, and steps."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from graphs import graph, normal, save
 
 import packager
+from tests.integration.models.test_fronts import saved
 
 TOKENS, WIDTH = 64, 16
 TEXT = """
@@ -47,3 +49,22 @@ def test_decays_are_those_of_float32(tmp_path: Path, size: float) -> None:
     decays = np.exp(np.where(weights["mask"], sums[:, :, None] - sums[:, None], -np.inf))
     np.testing.assert_allclose(got["y"], decays @ x, rtol=0, atol=0.01)
     np.testing.assert_allclose(got["last"], np.exp(sums), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("file", ["m.onnx", "m.pt2"])
+def test_a_softplus_is_that_of_float32(tmp_path: Path, file: str) -> None:
+    """Its exponential is infinite in float16 from 11 on, and nothing beside 1 below -8, where steps of tokens are."""
+    torch = pytest.importorskip("torch")
+
+    class Steps(torch.nn.Module):
+        def forward(self, x: Any, weight: Any) -> Any:
+            return torch.nn.functional.softplus(x @ weight)
+
+    x = np.linspace(-12, 22, 128).astype(np.float16).astype(np.float32).reshape(8, 16)
+    inputs = torch.from_numpy(x), torch.eye(16)
+    saved(Steps(), inputs, tmp_path / file)
+    bundle = packager.build(tmp_path / file, tmp_path / "m.so", targets=["llvm"], precision="fp16")
+    with packager.load(bundle) as loaded:
+        feeds = {spec.name: tensor.numpy() for spec, tensor in zip(loaded.inputs, inputs, strict=True)}
+        (got,) = loaded.run(feeds).values()
+    np.testing.assert_allclose(got, np.log1p(np.exp(x.astype(np.float64))), rtol=1e-3, atol=1e-6)
