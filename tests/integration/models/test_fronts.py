@@ -184,8 +184,8 @@ def plain(q: Any, k: Any, v: Any) -> Any:
 
 def sunk(q: Any, k: Any, v: Any, masked: Any = 0.0) -> Any:
     """As gpt-oss's: one more score of each head, whose weight has no value."""
-    found = scores(q, k) + masked
-    found = torch.cat([found, SINKS.expand(q.shape[0], -1, q.shape[2], -1)], -1)
+    found = (scores(q, k) + masked).to(q.dtype)
+    found = torch.cat([found, SINKS.to(q.dtype).expand(q.shape[0], -1, q.shape[2], -1)], -1)
     weights = torch.softmax(found - found.max(-1, keepdim=True).values, -1)
     return weights[..., :-1] @ v
 
