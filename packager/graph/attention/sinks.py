@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, same, shape_of, slice_of
+from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
 
 VIEWS = ("astype", "broadcast_to", "expand_dims", "reshape")
 
@@ -45,12 +46,13 @@ def are_scores(flow: Dataflow, variable: Any) -> bool:
 
 def drops_sinks(flow: Dataflow, variable: Any) -> bool:
     """Whether a variable is a slice of another, without the last column."""
-    call, shape = flow.value(variable), shape_of(variable)
-    slices = slice_of(call)
-    whole = shape_of(call.args[0]) if slices is not None else None
-    if slices is None or not shape or not whole or not same(shape[:-1], whole[:-1]):
+    call, shape = flow.call(variable, "strided_slice"), shape_of(variable)
+    whole = shape_of(call.args[0]) if call is not None else None
+    if not shape or not whole or not same(shape[:-1], whole[:-1]):
         return False
-    return slices[-1].start in (None, 0) and isinstance(shape[-1], int) and shape[-1] == whole[-1] - 1
+    _, begins, _, *strides = (argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple))
+    from_the_first = all(same(begin, 0) for begin in begins) and all(same(s, 1) for each in strides for s in each)
+    return from_the_first and same(shape[-1] + 1, whole[-1])
 
 
 def constant_sinks(flow: Dataflow, variable: Any, heads: int) -> tuple[Any, tuple[Any, ...]] | None:

@@ -22,7 +22,7 @@ from tvm import relax
 
 from packager.graph.attention.core import without_nan
 from packager.graph.attention.heads import MOVES, scaled_by
-from packager.graph.attention.sinks import scores_and_sinks
+from packager.graph.attention.sinks import drops_sinks, scores_and_sinks
 from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import Bindings, map_bindings, rebuild_call, tidy
@@ -50,6 +50,7 @@ class _Rewriter:
         self.flow = flow
         self.found = False
         self.masks = Masks(flow)
+        self.without_sinks: IdentityMap[Any] = IdentityMap()  # from weights to those with the last column
         self.never_nan: IdentityMap[Any] = IdentityMap()  # from ``where(isnan(weights), 0, weights)`` to the weights
 
     def replaced(self, binding: Any) -> list[Any]:
@@ -57,6 +58,9 @@ class _Rewriter:
         variable, value = binding.var, binding.value
         if variable in self.never_nan:
             return [relax.VarBinding(variable, self.never_nan[variable])]
+        if variable in self.without_sinks:
+            weights = self.without_sinks[variable]
+            return [relax.VarBinding(variable, relax.op.strided_slice(weights, [weights.ty.ndim - 1], [0], [-1]))]
         made = self._attention(variable, value) if operator_of(value) == "nn.softmax" else None
         return made or [binding]
 
@@ -109,6 +113,9 @@ class _Rewriter:
             column = (*whole[:3], 1)
             sinks = sinks if same(shape_of(sinks) or (), column) else made.bind(relax.op.reshape(sinks, list(column)))
             scores, whole = made.bind(relax.op.concat([scores, sinks], axis=-1)), (*whole[:3], whole[3] + 1)
+            # A part is a function of tensors, whose shapes may not tell the number of keys that a slice ends at.
+            dropped = (reader for reader in self.flow.readers(variable) if drops_sinks(self.flow, reader))
+            self.without_sinks.update((reader, variable) for reader in dropped)
         weights = relax.op.nn.softmax(scores, axis=-1)
         if not same(shape, whole):
             weights = relax.op.reshape(made.bind(weights), list(shape))

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import packager
 from tests.one_cpu import targets_here
+from tests.stages import placed_file
 
 RNG = np.random.default_rng(11)
 MICROSOFT = "com.microsoft"
@@ -250,3 +251,22 @@ def test_dynamically_quantized_lstm(directions: int, direction: str, tmp_path: P
         found = bundle.run({"x": x})
     for name, want in zip(found, onnxruntime_of(model).run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(found[name], want, rtol=0, atol=0.02, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dims"),
+    [
+        ((12, 1, 2), {}),
+        (("past", 1, "batch"), {"past": (1, 900), "batch": (1, 4)}),
+        ((None, "rows", "batch"), {"rows": (1, 64), "batch": (1, 4)}),
+    ],
+    ids=["static", "step", "prompt"],
+)
+@pytest.mark.parametrize("attributes", [{"extra": "sink"}, {"smooth_softmax": 1}], ids=lambda given: next(iter(given)))
+def test_sinks_are_of_the_kernel(sizes: Any, dims: Any, attributes: dict[str, Any], tmp_path: Path) -> None:
+    """As gpt-oss has them: a kernel of a GPU computes attention with them, of any number of keys, too."""
+    onnx.save(group_query(*sizes, **attributes), tmp_path / "m.onnx")
+    targets = ("cuda -arch=sm_90a", "cutlass")
+    partitions = placed_file(tmp_path / "m.onnx", targets=targets, precision="fp16", dims=dims).partitions
+    taken = [composite.name for each in partitions.values() for composite in each.partition.composites]
+    assert taken.count("cutlass.attention") == 1

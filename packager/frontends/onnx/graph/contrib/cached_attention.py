@@ -122,7 +122,8 @@ def _attend_with_sink(b: Body, operands: tuple[str, str, str], starts: str, bias
         seen = b("And", seen, b("Greater", columns, b("Sub", rows, b.array(window, np.int64))))
     scores = b("Add", scores, bias) if bias else scores
     scores = b("Where", seen, scores, b.number(-np.inf, like))
-    of_heads = b("Reshape", sink or b.number(0, like), b.integers(1, heads if sink else 1, 1, 1))
+    sink = sink or b.array(np.zeros(heads), helper.tensor_dtype_to_np_dtype(b.type_of(like)))
+    of_heads = b("Reshape", sink, b.integers(1, heads, 1, 1))
     batch, rows = (b.unsqueezed(_size(b, q, axis), 0) for axis in (0, 2))
     column = b("Expand", of_heads, b("Concat", batch, b.integers(heads), rows, b.integers(1), axis=0))
     weights = b("Softmax", b("Concat", scores, column, axis=-1), axis=-1)
