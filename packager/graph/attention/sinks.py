@@ -50,7 +50,10 @@ def drops_sinks(flow: Dataflow, variable: Any) -> bool:
     whole = shape_of(call.args[0]) if call is not None else None
     if not shape or not whole or not same(shape[:-1], whole[:-1]):
         return False
-    _, begins, _, *strides = (argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple))
+    bounds = [argument.fields for argument in call.args[1:] if isinstance(argument, relax.Tuple)]
+    if len(bounds) < 3:
+        return False
+    _, begins, _, *strides = bounds
     from_the_first = all(same(begin, 0) for begin in begins) and all(same(s, 1) for each in strides for s in each)
     return from_the_first and same(shape[-1] + 1, whole[-1])
 
