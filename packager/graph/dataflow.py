@@ -15,6 +15,7 @@ from packager.graph.identity import IdentityMap, IdentitySet
 
 if TYPE_CHECKING:
     from packager.bundle.arrays import Array
+    from packager.ir.model import ImportedModel
 
 
 class Dataflow:
@@ -64,6 +65,14 @@ class Dataflow:
     def array(self, variable: Any) -> Array | None:
         """Return the value of a constant, or None if unknown."""
         return self.array_of(variable) if self.is_constant(variable) else None
+
+
+def flow_of(model: ImportedModel) -> Dataflow:
+    """Return the dataflow of the ``main`` of a model, with the values of its constants."""
+    main = model.module["main"]
+    parameters = main.params[len(model.signature.inputs) :]
+    arrays = IdentityMap(zip(parameters, (named.array for named in model.constants().values()), strict=True))
+    return Dataflow(main, parameters, arrays.get)
 
 
 def bindings_of(function: relax.Function) -> list[Any]:

@@ -1,1 +1,1 @@
-"""Operators of recurrences: layers of LSTM, GRU and RNN cells, and linear scans."""
+"""Operators of recurrences: layers of LSTM, GRU and RNN cells, linear scans, and forward substitutions."""

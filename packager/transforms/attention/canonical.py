@@ -23,7 +23,7 @@ from tvm import relax
 from packager.graph.attention.core import without_nan
 from packager.graph.attention.heads import MOVES, scaled_by
 from packager.graph.attention.sinks import drops_sinks, scores_and_sinks
-from packager.graph.dataflow import Dataflow, axes_of, operator_of, same, scalar_of, shape_of
+from packager.graph.dataflow import Dataflow, axes_of, flow_of, operator_of, same, scalar_of, shape_of
 from packager.graph.identity import IdentityMap
 from packager.graph.rewrite import Bindings, map_bindings, rebuild_call, tidy
 from packager.ir.model import ImportedModel
@@ -35,10 +35,7 @@ LEAST = -1e4  # scores below it count as this: a bound that exporters put to the
 
 def canonical_attention(model: ImportedModel) -> tvm.IRModule:
     """Return the module of ``model`` with all attention in the form above."""
-    main, num_inputs = model.module["main"], len(model.signature.inputs)
-    parameters = main.params[num_inputs:]
-    arrays = IdentityMap(zip(parameters, (named.array for named in model.constants().values()), strict=True))
-    rewriter = _Rewriter(Dataflow(main, parameters, arrays.get))
+    rewriter = _Rewriter(flow_of(model))
     module = map_bindings(model.module, rewriter.replaced)
     return tidy(module) if rewriter.found else model.module
 

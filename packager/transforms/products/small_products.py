@@ -102,7 +102,7 @@ def _is_small(flow: Dataflow, variable: Any) -> bool:
     """
     call = flow.call(variable, "matmul")
     if call is not None and _has_vectors(call):
-        return True
+        return not _is_of_attention(flow, variable, call)
     shapes = [static_shape_of(operand) for operand in call.args] if call is not None else []
     if len(shapes) != 2 or not all(shapes):
         return False
@@ -116,7 +116,12 @@ def _is_small(flow: Dataflow, variable: Any) -> bool:
     rows, steps, columns = left[-2], left[-1], right[-1]
     if columns > MOST or (rows > MOST) == (steps > MOST):
         return False
-    return not _are_scores(flow, variable) and not any(_is_of_scores(flow, operand) for operand in call.args)
+    return not _is_of_attention(flow, variable, call)
+
+
+def _is_of_attention(flow: Dataflow, product: Any, call: Any) -> bool:
+    """Whether a product is one of scores, or of their softmax."""
+    return _are_scores(flow, product) or any(_is_of_scores(flow, operand) for operand in call.args)
 
 
 def _has_vectors(call: Any) -> bool:

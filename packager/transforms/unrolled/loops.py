@@ -8,13 +8,13 @@ scan of these tensors (``packager.graph.recurrences.linear_scan``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, operator_of, same, shape_of
+from packager.graph.dataflow import Dataflow, flow_of, operator_of, same, shape_of
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.recurrences.linear_scan import linear_scan
 from packager.graph.rewrite import Bindings, map_bindings, tidy
@@ -29,17 +29,13 @@ FEWEST = 8
 
 def roll_up(model: ImportedModel) -> tvm.IRModule:
     """Return the module of ``model`` without the loops of ``main`` that were unrolled."""
-    values = list(model.constants().values())
-
-    def flow_of(module: tvm.IRModule) -> Dataflow:
-        parameters = module["main"].params[len(model.signature.inputs) :]
-        arrays = IdentityMap(zip(parameters, (named.array for named in values), strict=True))
-        return Dataflow(module["main"], parameters, arrays.get)
-
-    module = substitute_forward(model.module, flow_of(model.module), FEWEST)
-    module = concat_written(module, flow_of(module), FEWEST)
-    module = _scan_recurrences(module, flow_of(module))
-    return _roll_stacks(module, flow_of(module))
+    flow = flow_of(model)
+    for change in (substitute_forward, concat_written, _scan_recurrences, _roll_stacks):
+        module = change(model.module, flow, FEWEST)
+        if not module.same_as(model.module):
+            model = replace(model, module=module)
+            flow = flow_of(model)
+    return model.module
 
 
 @dataclass(frozen=True)
@@ -52,10 +48,10 @@ class _Recurrence:
     updates: tuple[Any, ...]
 
 
-def _scan_recurrences(module: tvm.IRModule, flow: Dataflow) -> tvm.IRModule:
-    """Rewrite each recurrence as a scan, and each of its states as a slice of the result."""
+def _scan_recurrences(module: tvm.IRModule, flow: Dataflow, fewest: int) -> tvm.IRModule:
+    """Rewrite each recurrence of ``fewest`` steps or more as a scan, and each state as a slice of the result."""
     replaced: IdentityMap[list[Any]] = IdentityMap()
-    for recurrence in _recurrences(flow):
+    for recurrence in _recurrences(flow, fewest):
         replaced.update(_scanned(flow, recurrence))
     if not len(replaced):
         return module
@@ -104,7 +100,7 @@ def _is_zero(flow: Dataflow, before: Any) -> bool:
     return array is not None and not array.any()
 
 
-def _recurrences(flow: Dataflow) -> list[_Recurrence]:
+def _recurrences(flow: Dataflow, fewest: int) -> list[_Recurrence]:
     """Return the recurrences of enough steps."""
     links: IdentityMap[tuple[Any, Any, Any]] = IdentityMap()  # from a state to decay, the state before, update
     following: IdentityMap[list[Any]] = IdentityMap()
@@ -121,7 +117,7 @@ def _recurrences(flow: Dataflow) -> list[_Recurrence]:
         states = [start]
         while len(after := following.get(states[-1], [])) == 1:
             states.append(after[0])
-        if len(states) >= FEWEST:
+        if len(states) >= fewest:
             chains.append(_chain(flow, states, links))
     return chains
 
@@ -162,8 +158,8 @@ def _terms(flow: Dataflow, variable: Any) -> list[tuple[Any, Any, Any]]:
     return found
 
 
-def _roll_stacks(module: tvm.IRModule, flow: Dataflow) -> tvm.IRModule:
-    """Rewrite each stack of what many steps compute."""
+def _roll_stacks(module: tvm.IRModule, flow: Dataflow, fewest: int) -> tvm.IRModule:
+    """Rewrite each stack of what ``fewest`` steps or more compute."""
     found = False
 
     def rewrite(binding: Any) -> list[Any]:
@@ -172,7 +168,7 @@ def _roll_stacks(module: tvm.IRModule, flow: Dataflow) -> tvm.IRModule:
         if operator_of(call) != "concat" or not isinstance(call.args[0], relax.Tuple):
             return [binding]
         fields, shape = list(call.args[0].fields), shape_of(binding.var)
-        if len(fields) < FEWEST or shape is None or not all(isinstance(field, relax.Var) for field in fields):
+        if len(fields) < fewest or shape is None or not all(isinstance(field, relax.Var) for field in fields):
             return [binding]
         made = Bindings(binding.var, "_steps")
         rolled = Steps(flow, made.bind).roll(fields)

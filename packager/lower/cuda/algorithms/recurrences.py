@@ -7,6 +7,7 @@ threads has a matrix, and each thread a column.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tvm import relax, tirx, topi
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
@@ -27,17 +28,24 @@ def scan_linearly(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     nests = Nests(types, [call.ty])
     (decay, update), (result,), ((steps, *extents), *_) = nests.inputs, nests.outputs, nests.extents
     wide = wide_type(str(call.ty.dtype))
-    ahead = next(each for each in range(AHEAD, 0, -1) if int(steps) % each == 0)
+    turns, rest = divmod(int(steps), AHEAD)
     with nests.grid("linear_scan", *extents) as place:
-        state = local(cast(T.float32(0), wide))
-        loaded = [locals_of(ahead, wide) for _ in range(2)]
-        with T.serial(int64(0), int64(int(steps) // ahead)) as turn:
-            with T.unroll(int64(0), int64(ahead)) as step:
+        state = local(tirx.const(0, wide))
+        loaded = [locals_of(AHEAD, wide) for _ in range(2)]
+
+        def take(first: Any, count: int) -> None:
+            with T.unroll(int64(0), int64(count)) as step:
                 for held, tensor in zip(loaded, (decay, update), strict=True):
-                    held[step] = cast(tensor[(turn * ahead + step, *place)], wide)
-            with T.unroll(int64(0), int64(ahead)) as step:
+                    held[step] = cast(tensor[(first + step, *place)], wide)
+            with T.unroll(int64(0), int64(count)) as step:
                 state[0] = loaded[0][step] * state[0] + loaded[1][step]
-                result[(turn * ahead + step, *place)] = cast(state[0], str(call.ty.dtype))
+                result[(first + step, *place)] = cast(state[0], str(call.ty.dtype))
+
+        if turns:
+            with T.serial(int64(0), int64(turns)) as turn:
+                take(turn * AHEAD, AHEAD)
+        if rest:
+            take(int64(turns * AHEAD), rest)
     return emit(builder, "linear_scan", nests.primfunc(), list(call.args), [call.ty])[0]
 
 

@@ -15,7 +15,7 @@ from tests.unit.lower.algorithms.test_cuda_algorithms import compiled
 from tests.unit.tvm_machine import compute
 
 GENERATOR = np.random.default_rng(5)
-SHAPES = [(8, 3, 40), (7, 5), (1, 4), (129, 2, 3, 4), (24, 1000)]
+SHAPES = [(8, 3, 40), (7, 5), (1, 4), (129, 2, 3, 4), (24, 1000), (197, 6)]
 
 
 def wanted(decay: np.ndarray, update: np.ndarray) -> np.ndarray:
