@@ -29,16 +29,16 @@ from packager.lower.cuda.algorithms.dot import sum_products
 from packager.lower.cuda.algorithms.group_slices import group_slices
 from packager.lower.cuda.algorithms.recurrences import scan_linearly, substitute_columns
 from packager.lower.cuda.algorithms.scan_rows import scan_rows
-from packager.lower.cuda.algorithms.scatter import scatter_elements, scatter_nd, scatter_slices
-from packager.lower.cuda.algorithms.short_reductions import SHORT_REDUCTIONS
-from packager.lower.cuda.algorithms.sort_rows import sort_rows
-from packager.lower.cuda.algorithms.sorted_scatter import (
+from packager.lower.cuda.algorithms.scatters.orders import sort_scatters
+from packager.lower.cuda.algorithms.scatters.scatter import scatter_elements, scatter_nd, scatter_slices
+from packager.lower.cuda.algorithms.scatters.sorted_scatter import (
     SCATTER_SORTED,
     SORT_INDICES,
     scatter_sorted,
     sort_indices,
-    sort_scatters,
 )
+from packager.lower.cuda.algorithms.short_reductions import SHORT_REDUCTIONS
+from packager.lower.cuda.algorithms.sort_rows import sort_rows
 from packager.lower.cuda.algorithms.suppress_boxes import suppress_boxes
 from packager.lower.cuda.algorithms.take import (
     legalize_fused_gather,

@@ -30,6 +30,7 @@ from packager.transforms.products.scaled_rows import scale_matrices
 from packager.transforms.products.shared_matrices import multiply_rows_of_images
 from packager.transforms.products.small_products import sum_small_products
 from packager.transforms.simplify.arithmetic import simplify_arithmetic
+from packager.transforms.simplify.equal_updates import add_equal_updates
 from packager.transforms.simplify.flat_concats import flatten_concats
 from packager.transforms.simplify.gathers import simplify_gathers
 from packager.transforms.simplify.group_norms import group_norms_as_rows, images_as_rows
@@ -53,6 +54,7 @@ def canonical(model: ImportedModel) -> ImportedModel:
     module = slice_splits(apply(_TIDY, drop_no_ops(module)))
     module = apply(_TIDY, flatten_concats(add_stacked(simplify_gathers(module))))
     module = roll_up(replace(model, module=module))
+    module = apply(_TIDY, add_equal_updates(replace(model, module=module)))
     module = compose_products(module, len(model.signature.inputs))
     module = simplify_arithmetic(module, len(model.signature.inputs), of_matmuls=True)
     module = scale_matrices(module, len(model.signature.inputs))

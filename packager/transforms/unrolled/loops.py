@@ -14,7 +14,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from packager.graph.dataflow import Dataflow, flow_of, operator_of, same, shape_of
+from packager.graph.dataflow import Dataflow, flow_of, operator_of, same, scalar_of, shape_of
+from packager.graph.equal_elements import equal_elements
 from packager.graph.identity import IdentityMap, IdentitySet
 from packager.graph.recurrences.linear_scan import linear_scan
 from packager.graph.rewrite import Bindings, map_bindings, tidy
@@ -69,7 +70,8 @@ def _scanned(flow: Dataflow, found: _Recurrence) -> IdentityMap[list[Any]]:
         return states
     whole = [count, *shape]
     operands = [made.bind(relax.op.broadcast_to(_of_all(made, *each, len(shape)), whole)) for each in (decay, update)]
-    if not _is_zero(flow, found.before):
+    begin = equal_elements(flow, found.before)
+    if begin is None or scalar_of(begin) != 0:
         started = made.bind(relax.op.multiply(found.decays[0], found.before))
         begun = made.bind(relax.op.add(started, found.updates[0]))
         rest = made.bind(relax.op.strided_slice(operands[1], [0], [1], [count]))
@@ -87,17 +89,6 @@ def _of_all(made: Bindings, operand: Any, rolled: bool, rank: int) -> Any:
     missing = rank - operand.ty.ndim + rolled
     axes = list(range(1, missing + 1)) if rolled else list(range(missing + 1))
     return made.bind(relax.op.expand_dims(operand, axes)) if axes else operand
-
-
-def _is_zero(flow: Dataflow, before: Any) -> bool:
-    value = flow.value(before)
-    name = operator_of(value)
-    if name in ("broadcast_to", "reshape", "expand_dims", "astype"):
-        return _is_zero(flow, value.args[0])
-    if name == "zeros":
-        return True
-    array = flow.array(before) if isinstance(before, relax.Var) else before.value.numpy()
-    return array is not None and not array.any()
 
 
 def _recurrences(flow: Dataflow, fewest: int) -> list[_Recurrence]:

@@ -18,7 +18,7 @@ from packager.graph.rewrite import apply
 from packager.ir.primitives import Kernel
 from packager.lower import sorting
 from packager.lower.cuda.algorithms.few_best import levels_of
-from packager.lower.cuda.algorithms.sorted_scatter import sort_scatters
+from packager.lower.cuda.algorithms.scatters.orders import sort_scatters
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import FLATTEN, FUSE, _make_kernels
 from packager.transforms.simplify.narrow_indices import SCATTER_SLICES, narrow_indices

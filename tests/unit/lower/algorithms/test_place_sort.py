@@ -14,8 +14,8 @@ import tvm
 from tvm import relax
 from tvm.ir import Op
 
-from packager.lower.cuda.algorithms.place_sort import BLOCKS, MOST_INDICES, SMALL_BLOCKS, THREADS
-from packager.lower.cuda.algorithms.sorted_scatter import SORT_INDICES
+from packager.lower.cuda.algorithms.scatters.place_sort import BLOCKS, MOST_INDICES, SMALL_BLOCKS, THREADS
+from packager.lower.cuda.algorithms.scatters.sorted_scatter import SORT_INDICES
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import _make_kernels

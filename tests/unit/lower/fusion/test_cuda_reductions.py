@@ -14,7 +14,7 @@ from tvm.ir import Op
 
 from packager.graph.dataflow import bindings_of
 from packager.ir.model import CallSource
-from packager.lower.cuda.algorithms.sorted_scatter import SCATTER_SORTED
+from packager.lower.cuda.algorithms.scatters.sorted_scatter import SCATTER_SORTED
 from packager.lower.cuda.fusion.reductions import join_reductions
 from tests.unit.lower.test_cuda_shared_rows import fused, kernels, run
 
