@@ -54,6 +54,7 @@ from packager.lower.cuda.fusion.slices import fuse_slices
 from packager.lower.cuda.fusion.updates import fuse_updates
 from packager.lower.cuda.group_norms.lowering import fuse_group_norms
 from packager.lower.cuda.kernels import TRIAL_GPU, lower_cuda_kernels
+from packager.lower.cuda.log_sums.lowering import LOG_SUM, fuse_log_sums, legalize_log_sum
 from packager.lower.cuda.plain import schedule_plain
 from packager.lower.cuda.schedule import schedule_cuda
 from packager.lower.legalize.accumulate import (
@@ -142,6 +143,7 @@ CUDA_LEGALIZERS = {
     SCATTER_SLICES: scatter_slices,
     SORT_INDICES: sort_indices,
     SCATTER_SORTED: scatter_sorted,
+    LOG_SUM: legalize_log_sum,
     sorting.TOP_K: sort_rows,
     sorting.POSITIONS: compact,
     sorting.UNIQUE: group_slices,
@@ -204,6 +206,7 @@ DEVICES = {
         "cuda",
         lambda module, _num_inputs: sum_products(to_channels_last(accumulate_in_float32(module))),
         [
+            fuse_log_sums,
             sort_scatters,
             repeat_lookups,
             repeat_indices,

@@ -16,6 +16,7 @@ DECODER = VOCABULARY | {"hidden_size": 1024, "num_hidden_layers": 4, "num_attent
                         "num_key_value_heads": 4, "intermediate_size": 2816,
                         "max_position_embeddings": 1024}  # fmt: skip
 HEADS = {"head_dim": 64}
+PADDED = {"pad_token_id": 0}  # the default is beyond the vocabulary
 EXPERTS = DECODER | {"num_hidden_layers": 2}
 SECOND = 16000
 
@@ -72,7 +73,7 @@ ARCHITECTURES = [
     _decoder("starcoder2", "Starcoder2Model", DECODER | {"sliding_window": 64}),
     _decoder("olmoe", "OlmoeModel",
              EXPERTS | {"num_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512}),
-    _decoder("glm4", "Glm4Model", DECODER | HEADS),
+    _decoder("glm4", "Glm4Model", DECODER | HEADS | PADDED),
     _decoder("helium", "HeliumModel", DECODER | HEADS),
     _decoder("bitnet", "BitNetModel", DECODER),
     _decoder("zamba2", "Zamba2Model",
@@ -102,7 +103,7 @@ ARCHITECTURES = [
     _encoder("mra", "MraModel", ENCODER, 512),
     _encoder("yoso", "YosoModel", ENCODER | {"use_expectation": True}, 512),
     _encoder("rembert", "RemBertModel", ENCODER | {"input_embedding_size": 256}),
-    _encoder("eurobert", "EuroBertModel", DECODER),
+    _encoder("eurobert", "EuroBertModel", DECODER | PADDED),
     _vision("regnet", "RegNetModel", {}),
     _vision("vitdet", "VitDetModel", LAYERS | {"image_size": 224, "window_size": 7, "window_block_indices": [0, 2]}),
     _vision("depth_anything", "DepthAnythingForDepthEstimation", {}, field="predicted_depth"),
@@ -111,14 +112,16 @@ ARCHITECTURES = [
     _vision("rtdetr", "RTDetrModel", {"num_queries": 100, "decoder_layers": 3}, 320),
     _vision("deformable_detr", "DeformableDetrModel", {"encoder_layers": 2, "decoder_layers": 2}, 256),
     _vision("mask2former", "Mask2FormerModel", {}, 256, "transformer_decoder_last_hidden_state"),
-    _vision("vitmatte", "VitMatteForImageMatting", {}, field="alphas"),
-    _vision("vitpose", "VitPoseForPoseEstimation", {}, 192, "heatmaps"),
+    hugging("vitpose", "vision", "VitPoseForPoseEstimation", {}, lambda: {"pixel_values": noise(1, 3, 256, 192)},
+            "heatmaps"),
     _vision("textnet", "TextNetModel", {}),
     _vision("pvt_v2", "PvtV2Model", {}),
-    _vision("vjepa2", "VJEPA2Model", LAYERS),
+    hugging("vjepa2", "video", "VJEPA2Model", LAYERS | {"crop_size": 128, "frames_per_clip": 8},
+            lambda: {"pixel_values_videos": noise(1, 8, 3, 128, 128)}),
     _vision("sam2_hiera", "Sam2VisionModel", {}, 256),
     _vision("dinov3_convnext", "DINOv3ConvNextModel", {}),
-    _vision("eomt", "EomtForUniversalSegmentation", LAYERS | {"num_blocks": 2}, field="masks_queries_logits"),
+    _vision("eomt", "EomtForUniversalSegmentation", LAYERS | {"num_blocks": 2, "image_size": 224},
+            field="masks_queries_logits"),
     _speech("unispeech", "UniSpeechModel"),
     _speech("sew_d", "SEWDModel"),
     hugging("wav2vec2_bert", "speech", "Wav2Vec2BertModel", LAYERS, lambda: {"input_features": noise(1, 200, 160)}),

@@ -33,6 +33,8 @@ _BFLOAT16 = PrimType("bfloat16")
 MAX_INDICES = 4
 # Of an array that a thread holds. All threads of an H200 that may run at once would have 9 GB of such.
 MAX_LOCAL_BYTES = 32 << 10
+# The most equal elements of four bytes that a vector has: there is no code for more.
+MOST_EQUAL, WORD = 4, 4
 _IDENTIFIER = re.compile(r"[A-Za-z]")
 _CONDITIONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not, tirx.Select)
 
@@ -53,7 +55,7 @@ def _branched(loop: Any) -> Any:
         condition, *values = chosen.args
         cases = [st.BufferStore(body.buffer, _cast(value, body.value), body.indices) for value in values]
         if any(isinstance(case.value, tirx.Cast) and _is_number(without_casts(case.value)) for case in cases):
-            return loop  # there are no vectors of more than four equal float32
+            return loop  # of numbers but zero, which are cast
     else:
         return loop
     if not is_uniform(condition, loop.loop_var, int(loop.extent)):
@@ -62,7 +64,12 @@ def _branched(loop: Any) -> Any:
     def alone(case: Any) -> Any:
         if case is None:
             return None
-        lane = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
+        lane, count = tirx.Var(loop.loop_var.name, loop.loop_var.ty), int(loop.extent)
+        if _is_number(getattr(case, "value", None)) and count > MOST_EQUAL and itemsize(case.buffer) == WORD:
+            turn = tirx.Var(f"{lane.name}_turn", lane.ty)
+            part = _substituted(case, loop.loop_var, turn * MOST_EQUAL + lane)
+            inner = st.For(lane, loop.min, tirx.const(MOST_EQUAL, lane.ty), loop.kind, part)
+            return st.For(turn, loop.min, tirx.const(count // MOST_EQUAL, lane.ty), st.ForKind.UNROLLED, inner)
         return _branched(st.For(lane, loop.min, loop.extent, loop.kind, _substituted(case, loop.loop_var, lane)))
 
     return st.IfThenElse(_substituted(condition, loop.loop_var, loop.min), *map(alone, cases))

@@ -81,10 +81,31 @@ def _with_whole_rows(sch: s_tir.Schedule, reduction: Any) -> tuple[s_tir.Schedul
     """Return a schedule whose many rows are a multiple of what threads, or blocks, share; and its reduction."""
     loops = _reduced(sch, reduction)
     length, _ = _sizes(sch, reduction)
-    if len(loops) != 1 or length < MANY or not length % SHARED_PARTS:
+    if length < MANY or not length % SHARED_PARTS or (len(loops) > 1 and not length % 2):
         return sch, reduction
+    if len(loops) > 1:
+        loops = [_merge_rows(sch, reduction)]
     padded = pad_rows(sch, reduction, loops[0], MANY if length >= 8 * MANY else SHARED_PARTS)
     return padded, padded.get_sblock(sch.get(reduction).name_hint, func_name="main")
+
+
+def _merge_rows(sch: s_tir.Schedule, reduction: Any) -> Any:
+    """Reduce all axes as one, as of images of odd extents, of which no part would be the same for all threads."""
+    found = kinds(sch, reduction)
+    sizes = [int(var.dom.extent) if kind == tirx.IterVar.CommReduce else 1 for var, kind in _iters(sch, reduction)]
+
+    def merged(*index: Any) -> list[Any]:
+        row: Any = 0
+        for place, kind, size in zip(index, found, sizes, strict=True):
+            row = row * size + place if kind == tirx.IterVar.CommReduce else row
+        return [*(place for place, kind in zip(index, found, strict=True) if kind != tirx.IterVar.CommReduce), row]
+
+    sch.transform_block_layout(reduction, tirx.IndexMap.from_func(merged, ndim=len(found)))
+    return sch.get_loops(reduction)[-1]
+
+
+def _iters(sch: s_tir.Schedule, block: Any) -> list[tuple[Any, int]]:
+    return list(zip(sch.get(block).iter_vars, kinds(sch, block), strict=True))
 
 
 def _is_inlined(sch: s_tir.Schedule, block: Any) -> bool:

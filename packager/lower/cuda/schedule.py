@@ -35,6 +35,7 @@ from packager.lower.cuda.depthwise_conv import schedule_depthwise_conv
 from packager.lower.cuda.element_loops import schedule_element_loops
 from packager.lower.cuda.elementwise import check_aligned, load_vectors, schedule_elementwise, vector_width, vectorize
 from packager.lower.cuda.group_norms.schedule import schedule_group_rows
+from packager.lower.cuda.log_sums.schedule import schedule_log_sums
 from packager.lower.cuda.matmul import schedule_matmul
 from packager.lower.cuda.merge_axes import merge_axes
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
@@ -181,6 +182,7 @@ _RULES: tuple[_Rule, ...] = (
     schedule_short_row_reduction,
     schedule_row_reduction,
     schedule_group_rows,
+    schedule_log_sums,
     _columns,
     _reduce_by_dlight,
 )

@@ -74,6 +74,14 @@ def test_parts_are_loaded_by_vectors(name: str) -> None:
     np.testing.assert_allclose(tensors[-1].numpy().reshape(want.shape), want, rtol=2e-3, atol=2e-3)
 
 
+def test_zeros_of_float32_are_written_by_four() -> None:
+    """The code generator has no vector of eight equal ones. A network of cells pads what it casts."""
+    (primfunc,) = functions(lambda x: R.nn.pad(R.astype(x, F), [0, 0, 1, 1, 1, 0, 0, 0]), ((2, 5, 6, 16), H))
+    source, _ = lower(schedule_cuda(primfunc, TARGET))
+    assert "make_ulonglong4" not in source
+    assert "make_float4(0" in source
+
+
 def test_parts_that_end_within_a_vector_are_chosen_element_by_element() -> None:
     (primfunc,) = functions(normed, ((3, 7, 20), H), ((3, 7, 12), H), ((1, 1, 32), F), ((1, 1, 32), F))
     source, _ = lower(schedule_cuda(primfunc, TARGET))

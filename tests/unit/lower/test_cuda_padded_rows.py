@@ -73,6 +73,21 @@ def test_a_prime_number_of_rows_is_shared(tokens: int, name: str) -> None:
     assert found["threadIdx.y"] > 1  # threads share rows
 
 
+@pytest.mark.parametrize("sides", [(53, 53), (13, 15), (9, 41)])
+@pytest.mark.parametrize("name", ["sum", "max", "mean"])
+def test_places_of_images_of_odd_extents_are_shared(sides: tuple[int, int], name: str) -> None:
+    """Global poolings: of 53 x 53 places, of which nothing but 53 divides the number, one thread had a column."""
+    shape = (2, *sides, 32)
+    (primfunc,) = primfuncs_of("cuda", lambda x: getattr(R, name)(x, axis=[1, 2]), (shape, "float32"))
+    assert launched(primfunc)["threadIdx.y"] > 1
+    scheduled = schedule_cuda(primfunc, TARGET)
+    lower(scheduled)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    given = [tvm.runtime.tensor(each) for each in (x, np.full((2, 32), np.nan, np.float32))]
+    tvm.compile(tvm.IRModule({"main": serial(scheduled).with_attr("global_symbol", "main")}), "llvm")["main"](*given)
+    np.testing.assert_allclose(given[-1].numpy(), getattr(x, name)(axis=(1, 2)), rtol=1e-4, atol=1e-4)
+
+
 def outer_products(k: Any, v: Any) -> Any:
     wide = [R.astype(R.expand_dims(each, [axis]), "float32") for each, axis in ((k, 4), (v, 3))]
     return R.sum(R.multiply(*wide), axis=2)
