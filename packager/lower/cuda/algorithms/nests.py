@@ -190,3 +190,12 @@ def emit(builder: Any, name: str, primfunc: tirx.PrimFunc, operands: Sequence[An
     if len(outputs) == 1:
         return [result]
     return [builder.emit(relax.TupleGetItem(result, number)) for number in range(len(outputs))]
+
+
+@contextlib.contextmanager
+def adjacent(part: Any, steps: Any, number: Any) -> Iterator[Any]:
+    """Begin a loop over the elements of a part, ``steps`` of ``number`` that lie side by side."""
+    with T.serial(int32(0), steps) as step:
+        element = keep(part * steps + step)
+        with T.If(element < number), T.Then():
+            yield element

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.ir import Op
 
 from packager.bundle.dtypes import HALVES
-from packager.graph.dataflow import Dataflow, extents_of, operator_of, same
+from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, scalar_of
 from packager.graph.equal_elements import equal_elements
 from packager.graph.rewrite import Bindings, as_type, map_bindings
 from packager.lower.cuda.algorithms.nests import int64
@@ -85,6 +85,9 @@ def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
             pair = made.bind(relax.Call(Op.get(SORT_INDICES), [flat, relax.ShapeExpr([*scatter.places])]))
             order = [made.bind(relax.TupleGetItem(pair, field)) for field in range(2)]
             orders.append((indices, scatter, order))
+        start = equal_elements(flow, data)
+        if start is not None and scalar_of(start) == 0:  # no constant of them, which would be read
+            data = made.bind(relax.op.zeros(extents_of(data), made.dtype))
         whole, parts = scatter.joined(made, data, scatter.places), scatter.joined(made, updates, scatter.counts)
         update = equal_elements(flow, updates) if scatter.reduction == "add" else None
         if update is None:

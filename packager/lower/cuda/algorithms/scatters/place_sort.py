@@ -18,19 +18,31 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as TVM's own code calls it)
 
 from packager.lower.cuda.algorithms.block_counts import LANES, BlockCounts
-from packager.lower.cuda.algorithms.nests import Nests, cast, int32, int64, keep, local, one_thread, shared
+from packager.lower.cuda.algorithms.nests import (
+    Nests,
+    adjacent,
+    cast,
+    int32,
+    int64,
+    keep,
+    local,
+    locals_of,
+    one_thread,
+    shared,
+    vector,
+)
 
 # Of more indices a row, a block's words and counts leave no shared memory, of the 48 KiB that a kernel may declare.
 MOST_INDICES, SHARED_BYTES = 3 << 15, 47 << 10
 # A block's threads. Each notes in a word which of its indices are the block's, of one in ``LANES`` that lie side by
 # side, so that loads are coalesced; several are loaded at a time.
-WORD, AT_ONCE = 32, 8
+WORD, AT_ONCE, WIDTH = 32, 8, 4
 # The threads of a block, and the blocks that a large GPU has at once. Small ones, whose barriers take less time, serve
 # where a word each has all indices; all blocks of them load at most so many indices.
 THREADS, BLOCKS = 1024, 128
 SMALL_THREADS, SMALL_BLOCKS, MOST_LOADS = 256, 1024, 1 << 22
-# Up to so many elements are compared with each other. What shared memory holds is a place above the bits of an index.
-RANKED, INDEX_BITS = 256, 17
+# Up to so many elements are compared with each other. What shared memory holds is a place above an index's bits.
+RANKED, INDEX_BITS = 384, 17
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,7 @@ def sort_by_place(nests: Nests, places: Places, order: Any, starts: Any) -> None
     groups = max(min(blocks // places.rows, places.count), 1)
     span = -(-places.count // groups)
     bits = (span - 1).bit_length()
-    if bits:
-        bits |= 1  # so that the last of the passes writes ``order``
+    bits |= min(bits, 1)  # odd, so that the last of the passes writes ``order``
     other = nests.workspace([places.rows * places.number], "int32") if bits else order
     totals = nests.workspace([places.rows * groups], "int32")
     with nests.rows("sort_by_place", places.rows * groups) as block:
@@ -75,7 +86,7 @@ def sort_by_place(nests: Nests, places: Places, order: Any, starts: Any) -> None
         with T.If(totals[block] <= held.most):
             with T.Then():
                 sort.take(held)
-                with T.If(totals[block] <= RANKED):
+                with T.If(totals[block] <= min(RANKED, threads)):
                     with T.Then():
                         sort.rank(held)
                     with T.Else():
@@ -92,8 +103,7 @@ class _Block:
     """Writes what a block does: it sorts the indices of a row whose places are from ``first`` and before ``last``."""
 
     def __init__(self, places: Places, row: Any, between: tuple[Any, Any], bits: int, threads: int) -> None:
-        self.places, self.row, self.bits, self.threads = places, row, bits, threads
-        self.first, self.last = between
+        self.places, self.row, self.bits, self.threads, (self.first, self.last) = places, row, bits, threads, between
         self.words = -(-places.number // (threads * WORD))
         self.noted = -(-places.number // (threads * self.words * AT_ONCE)) * AT_ONCE  # bits of a word
         self.parts = threads * self.words * self.noted // LANES
@@ -103,8 +113,8 @@ class _Block:
     @property
     def bytes_left(self) -> int:
         """The shared memory that is left."""
-        own = 4 * self.threads * self.words + sum(counts.bytes for counts in (self.before, self.own, self.zeros))
-        return SHARED_BYTES - own
+        counts = self.before.bytes + self.own.bytes + self.zeros.bytes
+        return SHARED_BYTES - 4 * self.threads * self.words - counts
 
     def each(self, number: Any) -> Any:
         """Return how many elements a thread takes."""
@@ -163,9 +173,15 @@ class _Block:
     def rank(self, store: _Held) -> None:
         """Write elements, at most one for each thread, by how many come before them."""
         with T.parallel(int32(0), int32(self.threads)) as part, T.If(part < self.own.total()), T.Then():
-            own, rank = local(store.at(0, part)), local(int32(0))
-            with T.serial(int32(0), self.own.total()) as other:
-                rank[0] = rank[0] + tirx.Select(store.at(0, other) < own[0], int32(1), int32(0))
+            own, rank, number = local(store.at(0, part)), local(int32(0)), self.own.total()
+            with T.serial(int32(0), tirx.truncdiv(number + (AT_ONCE - 1), int32(AT_ONCE))) as step:
+                others = locals_of(AT_ONCE, "int32")
+                for first in range(0, AT_ONCE, WIDTH):
+                    with vector(WIDTH) as lane:  # beyond the last, too
+                        others[first + lane] = store.buffers[0][step * AT_ONCE + first + lane]
+                for at in range(AT_ONCE):
+                    is_before = tirx.all(step * AT_ONCE + at < number, others[at] < own[0])
+                    rank[0] = rank[0] + cast(is_before, "int32")
             store.put(1, rank[0], own[0])
 
     def split(self, store: _Written | _Held) -> None:
@@ -182,7 +198,7 @@ class _Block:
         source, target = bit % 2, 1 - bit % 2
         with T.parallel(int32(0), int32(self.threads)) as part:
             number, found = self.own.total(), local(int32(0))
-            with _adjacent(part, keep(self.each(number)), number) as slot:
+            with adjacent(part, keep(self.each(number)), number) as slot:
                 found[0] = found[0] + (1 - is_one(store.at(source, slot)))
             self.zeros.note(part, found[0])
         self.zeros.add_up()
@@ -192,7 +208,7 @@ class _Block:
             with T.If(part * steps < number), T.Then():
                 zero = local(self.zeros.ahead(part))
                 one = local(self.zeros.total() + part * steps - zero[0])
-                with _adjacent(part, steps, number) as slot:
+                with adjacent(part, steps, number) as slot:
                     element = store.at(source, slot)
                     bit_of = is_one(element)
                     store.put(target, keep(tirx.Select(bit_of == 1, one[0], zero[0])), element)
@@ -204,7 +220,7 @@ class _Block:
         ends, sorted_ = self.places.count + 1, min(self.bits, 1)
         with T.parallel(int32(0), int32(self.threads)) as part:
             number = self.own.total()
-            with _adjacent(part, keep(self.each(number + 1)), number + 1) as slot:
+            with adjacent(part, keep(self.each(number + 1)), number + 1) as slot:
                 previous, this = local(int32(-1)), local(self.last - self.first - 1)
                 with T.If(slot > 0), T.Then():
                     previous[0] = store.place(store.at(sorted_, slot - 1))
@@ -244,7 +260,7 @@ class _Held:
 
     def __init__(self, block: _Block) -> None:
         self.block = block
-        self.most = min(block.bytes_left // 8, block.places.number)
+        self.most = max(min(block.bytes_left // 8, block.places.number), RANKED + AT_ONCE)
         self.buffers = [shared([self.most], "int32") for _ in range(2)]
 
     def at(self, buffer: int, slot: Any) -> Any:
@@ -282,12 +298,3 @@ class _Held:
                 slot = keep(step * threads + part)
                 with T.If(slot < number), T.Then():
                     yield slot
-
-
-@contextmanager
-def _adjacent(part: Any, steps: Any, number: Any) -> Iterator[Any]:
-    """Begin a loop over the elements of a part, ``steps`` of ``number`` that lie side by side."""
-    with T.serial(int32(0), steps) as step:
-        element = keep(part * steps + step)
-        with T.If(element < number), T.Then():
-            yield element
