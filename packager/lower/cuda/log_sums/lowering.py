@@ -21,8 +21,8 @@ from packager.graph.rewrite import Bindings, map_bindings
 from packager.ir.pattern_kinds import SUMS
 
 LOG_SUM = "relax.packager.log_sum_exp"
-# How many elements of a column a thread should have, and how many threads may share one; what it loads at once.
-EACH, MOST_PARTS, AT_ONCE = 16, 32, 4
+# How many elements of a column a thread should have, how many it holds, and how many threads may share a column.
+EACH, MOST_HELD, MOST_PARTS = 16, 32, 32
 _VIEWS = ("reshape", "squeeze", "expand_dims")
 
 
@@ -127,24 +127,30 @@ def _of_rows(axis: int, x: te.Tensor) -> te.Tensor:
 
 
 def _of_columns(axis: int, x: te.Tensor) -> te.Tensor:
-    """Threads that share a column have each every so-manieth element of it."""
+    """Threads that share a column have each every so-manieth element of it, in registers unless these are many."""
     length, wide = int(x.shape[axis]), wide_type(x.dtype)
     parts = min(1 << max(length // EACH, 1).bit_length() - 1, MOST_PARTS)
     steps = -(-length // parts)
-    steps += -steps % AT_ONCE if steps > AT_ONCE else 0
     kept = (*x.shape[:axis], *x.shape[axis + 1 :])
+    of_parts = (*kept[:axis], parts, *kept[axis:])
+
+    def element(step: Any, *at: Any) -> Any:
+        """Return an element of a part, the last of the column for those behind it."""
+        return x(*at[:axis], tirx.min(step * parts + at[axis], length - 1), *at[axis + 1 :]).astype(wide)
+
+    held = te.compute((*of_parts, steps), lambda *at: element(at[-1], *at[:-1]), name="held")
 
     def reduced(reduce: Any, term: Callable[..., Any], neutral: Any, name: str) -> te.Tensor:
         step, part = te.reduce_axis((0, steps), name="step"), te.reduce_axis((0, parts), name="part")
 
         def of_part(*at: Any) -> Any:
-            column, element = (*at[:axis], *at[axis + 1 :]), step * parts + at[axis]
-            clamped = element if steps * parts == length else tirx.min(element, length - 1)
-            value = term(column, x(*column[:axis], clamped, *column[axis:]).astype(wide))
-            inside = value if steps * parts == length else tirx.Select(element < length, value, neutral)
-            return reduce(inside, axis=step)
+            value = held(*at, step) if steps <= MOST_HELD else element(step, *at)
+            value = term((*at[:axis], *at[axis + 1 :]), value)
+            if steps * parts != length:
+                value = tirx.Select(step * parts + at[axis] < length, value, neutral)
+            return reduce(value, axis=step)
 
-        found = te.compute((*kept[:axis], parts, *kept[axis:]), of_part, name=f"{name}_of_part")
+        found = te.compute(of_parts, of_part, name=f"{name}_of_part")
         return te.compute(kept, lambda *at: reduce(found(*at[:axis], part, *at[axis:]), axis=part), name=name)
 
     most = reduced(te.max, lambda _column, value: value, tirx.min_value(wide), "most")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -19,7 +18,7 @@ from packager.lower.blocks import (
     loads_of,
     schedule_of,
 )
-from packager.lower.cuda.log_sums.lowering import AT_ONCE
+from packager.lower.cuda.log_sums.lowering import MOST_HELD
 
 # The columns of a tile, where an axis has more; threads of a block.
 TILE, MOST_THREADS = 32, 1024
@@ -29,8 +28,9 @@ def schedule_log_sums(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     """Bind two reductions of columns, each by parts, to threads. Raises ScheduleError if the function is another."""
     sch = schedule_of(primfunc)
     check_reductions(sch)
-    inline(sch, lambda _sch, _block: True)
+    inline(sch, lambda sch, block: not _is_held(sch, block))
     *reductions, end = blocks(sch)
+    held = [reductions.pop(0)] if reductions and _is_held(sch, reductions[0]) else []
     if len(reductions) != 4 or not all(is_reduction(sch, block) for block in reductions) or not is_spatial(sch, end):
         raise ScheduleError("not two reductions by parts, and what is computed of them")
     most_of_part, most, total_of_part, total = reductions
@@ -51,7 +51,19 @@ def schedule_log_sums(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     sch.bind(sch.fuse(*list(sch.get_loops(most))[1:-1]), "threadIdx.x")
     sch.decompose_reduction(most, sch.get_loops(most)[-1])
     _share_columns(sch, most_of_part, grid, part)
+    for block in held:
+        sch.set_scope(block, 0, "local")
+        sch.compute_at(block, grid, preserve_unit_loops=True)
+        *loops, step = list(sch.get_loops(block))[1:]
+        _bind_shares(sch, loops, part)
+        sch.unroll(step)
     return sch.mod["main"]
+
+
+def _is_held(sch: s_tir.Schedule, block: Any) -> bool:
+    """Whether two reductions read what a block makes of others."""
+    readers = list(sch.get_consumers(block))
+    return len(readers) == 2 and all(is_reduction(sch, reader) for reader in readers)
 
 
 def _part_axis(sch: s_tir.Schedule, of_part: Any, whole: Any) -> int | None:
@@ -95,14 +107,19 @@ def _share_columns(sch: s_tir.Schedule, of_part: Any, grid: Any, part: int) -> N
     result = sch.cache_write(of_part, 0, "local")
     sch.set_scope(result, 0, "shared")
     sch.compute_at(result, grid, preserve_unit_loops=True)
-    loops = list(sch.get_loops(result))[1:]
+    columns = _bind_shares(sch, list(sch.get_loops(result))[1:], part)
+    sch.compute_at(of_part, columns, preserve_unit_loops=True)
+    step = list(sch.get_loops(of_part))[-1]
+    sch.decompose_reduction(of_part, step)
+    if extents(sch, [step])[0] <= MOST_HELD:
+        sch.unroll(step)
+
+
+def _bind_shares(sch: s_tir.Schedule, loops: list[Any], part: int) -> Any:
+    """Bind loops over the parts of the columns of a tile; return that of the columns."""
     sharer = loops.pop(part)
     sch.reorder(sharer, *loops)
     columns = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     sch.bind(sharer, "threadIdx.y")
     sch.bind(columns, "threadIdx.x")
-    sch.compute_at(of_part, columns, preserve_unit_loops=True)
-    step = list(sch.get_loops(of_part))[-1]
-    turn, inner = sch.split(step, [None, math.gcd(extents(sch, [step])[0], AT_ONCE)])
-    sch.unroll(inner)
-    sch.decompose_reduction(of_part, turn)
+    return columns
