@@ -22,6 +22,7 @@ from benchmarks.zoo.unseen.iterations import ITERATIONS
 from benchmarks.zoo.unseen.matching import MATCHING
 from benchmarks.zoo.unseen.mixtures import MIXTURES
 from benchmarks.zoo.unseen.sequences import SEQUENCES
+from benchmarks.zoo.unseen.sizes import SIZES
 from benchmarks.zoo.unseen.transformers_models import TRANSFORMERS
 
 # Too wide for what measures CPUs.
@@ -35,6 +36,7 @@ WIDE = (
     *SEQUENCES,
     *ITERATIONS,
     *MIXTURES,
+    *SIZES,
     *GPU_ENTRIES,
 )
 ENTRIES: dict[str, Entry] = ZOO | HELD_OUT | {entry.name: entry for entry in WIDE}
@@ -48,6 +50,7 @@ BATCHES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("bert_base", "modernbert", "t5_encoder", "gpt2_small", "llama_prompt", "qwen3_prompt"), (1, 8)),
     **dict.fromkeys(("dlrm", "deepfm", "ft_transformer", "lstm_batch", "pointnet", "patchtst"), (1, 8)),
     **dict.fromkeys((entry.name for entry in GPU_ENTRIES if entry.name.startswith("llama_layer")), (1,)),
+    **dict.fromkeys((entry.name for entry in SIZES), (1, 3)),
     "diffusion_down": (1,),
     "resnet50": (1, 32),
 }

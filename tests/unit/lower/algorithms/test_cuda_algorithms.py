@@ -383,3 +383,37 @@ def test_scatters_by_the_same_indices_sort_them_once_and_compute_what_they_scatt
         messages, expected = expected[values[2]] * values[3][..., None], np.zeros_like(expected)
         np.add.at(expected, values[1], messages)
     np.testing.assert_array_equal(runs(module)(*values)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_scatters_of_gathered_rows_read_these_in_the_order_that_is_looked_up_once(dtype: str) -> None:
+    """Indices may be negative, from the end."""
+    edges, nodes, width = 3000, 50, 5
+
+    def layer(emit: Any, x: Any, to: Any, of: Any) -> Any:
+        index = emit(relax.op.broadcast_to(emit(relax.op.reshape(to, [edges, 1])), [edges, width]))
+        rows = emit(relax.op.take(x, of, 0, mode="wrap"))
+        if dtype == "float16":
+            rows = emit(relax.op.astype(emit(relax.op.astype(rows, dtype)), "float32"))
+        return emit(relax.op.scatter_elements(x, index, rows, 0, "add"))
+
+    builder = relax.BlockBuilder()
+    shapes = [((nodes, width), "float32"), ((edges,), "int64"), ((edges,), "int64")]
+    parameters = [relax.Var(f"p{number}", relax.TensorType(*ty)) for number, ty in enumerate(shapes)]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            x, to, of = parameters
+            x = layer(builder.emit, x, to, of)
+            result = builder.emit_output(layer(builder.emit, x, to, of))
+        builder.emit_func_output(result)
+    module = sort_scatters(narrow_indices(builder.finalize()))
+    lookups = [b.value for b in bindings_of(module["main"]) if operator_of(b.value) == "take"]
+    assert sum(lookup.ty.ndim == 1 for lookup in lookups) == 1
+    run = runs(apply(DEVICES["cuda"].legalize, narrow_indices(builder.get())))
+    values = [GENERATOR.integers(-3, 4, (nodes, width)).astype(np.float32)]
+    values += [GENERATOR.integers(0, nodes, edges), GENERATOR.integers(-nodes, nodes, edges)]
+    expected = values[0].astype(dtype).astype(np.float32)
+    for _ in range(2):
+        rows, expected = expected[values[2]], expected.copy()
+        np.add.at(expected, values[1], rows)
+    np.testing.assert_allclose(run(*values)[0], expected, rtol=1e-2 if dtype == "float16" else 0)

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.ir import Op
 
 from packager.bundle.dtypes import HALVES
-from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, scalar_of
+from packager.graph.dataflow import Dataflow, extents_of, operator_of, same, scalar_of, shape_of
 from packager.graph.equal_elements import equal_elements
 from packager.graph.rewrite import Bindings, as_type, map_bindings
 from packager.lower.cuda.algorithms.nests import int64
@@ -69,6 +69,7 @@ def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
     """Rewrite scatters of ``main`` with more than ``MANY`` slices: an order of the indices, and what reads it."""
     flow = Dataflow(module["main"])
     orders: list[tuple[Any, _Scatter, list[Any]]] = []
+    sources: list[tuple[Any, Any, Any]] = []  # of indices and an order, the indices in that
 
     def rewritten(binding: Any) -> list[Any]:
         scatter = _scatter_of(binding.value)
@@ -90,7 +91,16 @@ def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
             data = made.bind(relax.op.zeros(extents_of(data), made.dtype))
         whole, parts = scatter.joined(made, data, scatter.places), scatter.joined(made, updates, scatter.counts)
         update = equal_elements(flow, updates) if scatter.reduction == "add" else None
-        if update is None:
+        gathered = None if scatter.outer else _gathered(flow, updates)
+        if update is None and gathered is not None:
+            table, index = gathered
+            source = next((s for i, o, s in sources if i.same_as(index) and o.same_as(order[0])), None)
+            if source is None:
+                source = _in_order(made, table, index, order[0])
+                sources.append((index, order[0], source))
+            parts = as_type(made.bind, table, str(updates.ty.dtype))
+            found = _scattered(made, scatter, whole, [source, order[1]], parts)
+        elif update is None:
             found = _scattered(made, scatter, whole, order, parts)
         else:
             found = _counted(made, scatter, whole, order[1], update)
@@ -99,6 +109,35 @@ def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
         return made.ended(found)
 
     return relax.transform.Normalize()(map_bindings(module, rewritten))
+
+
+def _gathered(flow: Dataflow, updates: Any) -> tuple[Any, Any] | None:
+    """Return of which tensor updates are slices, by an index each, and these; None if they are not.
+
+    The tensor is not cast if it has more slices than there are updates.
+    """
+    dtype = str(updates.ty.dtype)
+    while (cast := flow.call(updates, "astype")) is not None and flow.is_read_once(updates):
+        updates = cast.args[0]
+    lookup = flow.call(updates, "take")
+    if lookup is None or lookup.attrs.axis is None or lookup.attrs.mode not in ("fast", "wrap"):
+        return None
+    table, index = lookup.args
+    rows, *_ = shape_of(table) or (None,)
+    if not isinstance(rows, int) or rows >= 1 << 31 or index.ty.ndim != 1 or int(lookup.attrs.axis) % table.ty.ndim:
+        return None
+    (number,) = shape_of(index) or (0,)
+    is_small = str(table.ty.dtype) == dtype or (isinstance(number, int) and rows <= number)
+    return (table, index) if is_small else None
+
+
+def _in_order(made: Bindings, table: Any, index: Any, order: Any) -> Any:
+    """Return the rows of a table that indices name, in an order: scatters of each layer would look up both."""
+    dtype, (rows, *_) = str(index.ty.dtype), extents_of(table) or ()
+    behind = made.bind(relax.op.add(index, relax.const(int(rows), dtype)))
+    from_end = made.bind(relax.op.less(index, relax.const(0, dtype)))
+    places = made.bind(relax.op.astype(made.bind(relax.op.where(from_end, behind, index)), "int32"))
+    return made.bind(relax.op.take(places, order, axis=0, mode="fast"))
 
 
 def _scattered(made: Bindings, scatter: _Scatter, data: Any, order: Sequence[Any], updates: Any) -> Any:
