@@ -33,7 +33,7 @@ from packager.lower.blocks import (
 )
 from packager.lower.cuda.column_tiles import MANY, WARP, contiguous_operands, joined_axes, narrow_tile, width_of
 from packager.lower.cuda.elementwise import schedule_elementwise
-from packager.lower.cuda.padded_rows import pad_rows
+from packager.lower.cuda.padded_rows import multiple_of, pad_rows
 
 _get_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
@@ -81,16 +81,16 @@ def _with_whole_rows(sch: s_tir.Schedule, reduction: Any) -> tuple[s_tir.Schedul
     """Return a schedule whose many rows are a multiple of what threads, or blocks, share; and its reduction."""
     loops = _reduced(sch, reduction)
     length, _ = _sizes(sch, reduction)
-    if length < MANY or not length % SHARED_PARTS or (len(loops) > 1 and not length % 2):
+    if length < MANY or not length % SHARED_PARTS:
         return sch, reduction
     if len(loops) > 1:
         loops = [_merge_rows(sch, reduction)]
-    padded = pad_rows(sch, reduction, loops[0], MANY if length >= 8 * MANY else SHARED_PARTS)
+    padded = pad_rows(sch, reduction, loops[0], multiple_of(length, SHARED_PARTS))
     return padded, padded.get_sblock(sch.get(reduction).name_hint, func_name="main")
 
 
 def _merge_rows(sch: s_tir.Schedule, reduction: Any) -> Any:
-    """Reduce all axes as one, as of images of odd extents, of which no part would be the same for all threads."""
+    """Reduce all axes as one: the extents of images have few divisors, of which their product may have more."""
     found = kinds(sch, reduction)
     sizes = [int(var.dom.extent) if kind == tirx.IterVar.CommReduce else 1 for var, kind in _iters(sch, reduction)]
 
@@ -160,7 +160,9 @@ def _split_over_blocks(sch: s_tir.Schedule, reduction: Any, length: int, most: i
     counts = [n for n in range(2, most + 1) if not length % n]
     shared = [n for n in counts if not n % SHARED_PARTS and length // n >= least]
     shared = [n for n in shared if not length // n % SHARED_PARTS] or shared
-    parts = max(shared or [n for n in counts if length // n >= MANY], default=1)
+    found = shared or [n for n in counts if length // n >= MANY]
+    # What reduces the parts waits for as many as what makes them, if these are as many as the rows of one.
+    parts = max((n for n in found if n <= 2 * math.isqrt(length)), default=min(found, default=1))
     if parts == 1:
         return reduction
     kept, reduced = _kept(sch, reduction), _reduced(sch, reduction)

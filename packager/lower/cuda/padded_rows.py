@@ -11,6 +11,16 @@ from tvm_ffi import structural_map
 
 from packager.lower.blocks import extents, schedule_of
 
+# From so many rows on blocks share them, too: by large powers of two, if those add no more than this part of the rows.
+LONG, MULTIPLES, MOST_ADDED = 512, (512, 256, 128), 32
+
+
+def multiple_of(rows: int, threads: int) -> int:
+    """Return of what many rows should become a multiple, which so many threads share."""
+    if rows < LONG:
+        return threads
+    return next((number for number in MULTIPLES if -rows % number <= rows // MOST_ADDED), 64)
+
 
 def pad_rows(sch: s_tir.Schedule, reduction: Any, loop: Any, multiple: int) -> s_tir.Schedule:
     """Return a schedule whose ``reduction``, along ``loop`` of a known extent, has a multiple of so many rows.
