@@ -90,11 +90,10 @@ def _bind_tiles(sch: s_tir.Schedule, end: Any, most: int) -> tuple[Any, Any]:
     if last > most:
         tile, column = sch.split(loops[-1], [None, TILE])
         grid = [*loops[:-1], tile]
-    elif 2 * last > most or not others:
+    elif 2 * last > most or not others or not isinstance(others[-1], int):
         grid, column = loops[:-1] or [sch.add_unit_loop(loops[-1])], loops[-1]
     else:
-        rows = most // last if not isinstance(others[-1], int) else min(most // last, others[-1])
-        outer, several = sch.split(loops[-2], [None, rows])
+        outer, several = sch.split(loops[-2], [None, min(most // last, others[-1])])
         grid, column = [*loops[:-2], outer], sch.fuse(several, loops[-1])
     whole = sch.fuse(*grid) if len(grid) > 1 else grid[0]
     sch.bind(whole, "blockIdx.x")

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("tvm")
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from packager.graph.dataflow import bindings_of, called_function, operator_of
 from packager.graph.rewrite import apply
@@ -19,7 +19,7 @@ from packager.lower.cuda.kernels import TRIAL_GPU
 from packager.lower.cuda.log_sums.lowering import LOG_SUM, fuse_log_sums
 from packager.lower.cuda.log_sums.schedule import schedule_log_sums
 from packager.lower.cuda.rows.reduction import schedule_row_reduction
-from packager.lower.cuda.schedule import rule_of
+from packager.lower.cuda.schedule import rule_of, schedule_cuda
 from packager.lower.devices import DEVICES
 from packager.lower.lowering import FLATTEN, FUSE
 from tests.unit.lower.algorithms.test_cuda_algorithms import runs
@@ -140,6 +140,20 @@ def test_threads_that_share_columns_compute_the_same(shape: tuple[int, ...]) -> 
     expected = np.logaddexp.reduce(x + v, axis=axis, keepdims=True)
     found = result.numpy().reshape(expected.shape)
     assert min(np.abs(found - expected).max(), np.abs(v - found - expected).max()) < 1e-4
+
+
+@pytest.mark.parametrize("shape", [("b", 20, 7), ("b", 20, 40), ("b", 20, "s", 7), ("s", "b", 33, 9), ("b", 513, 513)])
+def test_batches_of_any_size(shape: tuple[Any, ...]) -> None:
+    axis, sizes = shape.index(next(each for each in shape if isinstance(each, int))), {"b": 3, "s": 5}
+    names = {name: tirx.Var(name, "int64") for name in sizes}
+    module = summed("plain", tuple(names.get(each, each) for each in shape), axis)
+    module = apply([*DEVICES["cuda"].legalize, *FUSE, *FLATTEN], module)
+    (sums,) = (each for name, each in module.functions.items() if "log_sum_exp" in name.name_hint)
+    lower(schedule_cuda(sums, TRIAL_GPU))
+    x = np.random.default_rng(0).standard_normal([sizes.get(each, each) for each in shape]).astype("f4")
+    v = np.zeros_like(x).take([0], axis)
+    expected = -np.logaddexp.reduce(x, axis=axis, keepdims=True)
+    np.testing.assert_allclose(runs(module)(x, v)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["another axis", "another maximum", "another tensor"])
