@@ -21,13 +21,15 @@ from packager.graph.rewrite import Bindings, map_bindings
 from packager.ir.pattern_kinds import SUMS
 
 LOG_SUM = "relax.packager.log_sum_exp"
-# How many elements of a column a thread should have, how many it holds, and how many threads may share a column.
+# How many elements of a column a thread should have, and at most; how many threads may share one.
 EACH, MOST_HELD, MOST_PARTS = 16, 32, 32
+# Longer rows are not held, and of longer columns each reduction has thread blocks that share one.
+LONGEST_ROW, LONGEST_COLUMN = 8192, MOST_HELD * MOST_PARTS
 _VIEWS = ("reshape", "squeeze", "expand_dims")
 
 
 def fuse_log_sums(module: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite those in ``main`` along axes of known length as calls of one operator. Leaves dead code."""
+    """Rewrite those in ``main`` of rows and columns that threads hold as calls of one operator. Leaves dead code."""
     flow = Dataflow(module["main"])
 
     def rewrite(binding: Any) -> list[Any]:
@@ -58,13 +60,15 @@ def _log_sum_of(flow: Dataflow, value: Any) -> tuple[Any, int] | None:
         axis = int(total.attrs.axis[0]) % len(shape) if shape else 0
         reduced = [*shape[:axis], *shape[axis + 1 :]], [*shape[:axis], 1, *shape[axis + 1 :]]
         fits = any(same(tuple(each), extents_of(value)) for each in reduced)
-        if fits and _is_most(flow, shift, data, axis) and _same_element(flow, most, shift) and _is_known(shape, axis):
+        if fits and _is_most(flow, shift, data, axis) and _same_element(flow, most, shift) and _is_held(shape, axis):
             return data, axis
     return None
 
 
-def _is_known(shape: Sequence[Any], axis: int) -> bool:
-    return len(shape) > 1 and isinstance(shape[axis], tirx.IntImm) and isinstance(shape[-1], tirx.IntImm)
+def _is_held(shape: Sequence[Any], axis: int) -> bool:
+    if len(shape) < 2 or not isinstance(shape[axis], tirx.IntImm) or not isinstance(shape[-1], tirx.IntImm):
+        return False
+    return int(shape[axis]) <= (LONGEST_ROW if axis == len(shape) - 1 else LONGEST_COLUMN)
 
 
 def _cast(flow: Dataflow, tensor: Any, *views: str) -> Any:
@@ -127,25 +131,25 @@ def _of_rows(axis: int, x: te.Tensor) -> te.Tensor:
 
 
 def _of_columns(axis: int, x: te.Tensor) -> te.Tensor:
-    """Threads that share a column have each every so-manieth element of it, in registers unless these are many."""
+    """Threads that share a column hold each every so-manieth element of it."""
     length, wide = int(x.shape[axis]), wide_type(x.dtype)
     parts = min(1 << max(length // EACH, 1).bit_length() - 1, MOST_PARTS)
     steps = -(-length // parts)
     kept = (*x.shape[:axis], *x.shape[axis + 1 :])
     of_parts = (*kept[:axis], parts, *kept[axis:])
 
-    def element(step: Any, *at: Any) -> Any:
+    def element(*at: Any) -> Any:
         """Return an element of a part, the last of the column for those behind it."""
-        return x(*at[:axis], tirx.min(step * parts + at[axis], length - 1), *at[axis + 1 :]).astype(wide)
+        place = tirx.min(at[-1] * parts + at[axis], length - 1)
+        return x(*at[:axis], place, *at[axis + 1 : -1]).astype(wide)
 
-    held = te.compute((*of_parts, steps), lambda *at: element(at[-1], *at[:-1]), name="held")
+    held = te.compute((*of_parts, steps), element, name="held")
 
     def reduced(reduce: Any, term: Callable[..., Any], neutral: Any, name: str) -> te.Tensor:
         step, part = te.reduce_axis((0, steps), name="step"), te.reduce_axis((0, parts), name="part")
 
         def of_part(*at: Any) -> Any:
-            value = held(*at, step) if steps <= MOST_HELD else element(step, *at)
-            value = term((*at[:axis], *at[axis + 1 :]), value)
+            value = term((*at[:axis], *at[axis + 1 :]), held(*at, step))
             if steps * parts != length:
                 value = tirx.Select(step * parts + at[axis] < length, value, neutral)
             return reduce(value, axis=step)

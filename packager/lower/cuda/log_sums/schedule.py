@@ -18,7 +18,6 @@ from packager.lower.blocks import (
     loads_of,
     schedule_of,
 )
-from packager.lower.cuda.log_sums.lowering import MOST_HELD
 
 # The columns of a tile, where an axis has more; threads of a block.
 TILE, MOST_THREADS = 32, 1024
@@ -29,10 +28,12 @@ def schedule_log_sums(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     sch = schedule_of(primfunc)
     check_reductions(sch)
     inline(sch, lambda sch, block: not _is_held(sch, block))
-    *reductions, end = blocks(sch)
-    held = [reductions.pop(0)] if reductions and _is_held(sch, reductions[0]) else []
-    if len(reductions) != 4 or not all(is_reduction(sch, block) for block in reductions) or not is_spatial(sch, end):
-        raise ScheduleError("not two reductions by parts, and what is computed of them")
+    found = blocks(sch)
+    if [is_reduction(sch, block) for block in found] != [False, True, True, True, True, False]:
+        raise ScheduleError("not two reductions by parts of what is held, and what is computed of them")
+    held, *reductions, end = found
+    if not is_spatial(sch, held) or not is_spatial(sch, end):
+        raise ScheduleError("reductions of another kind")
     most_of_part, most, total_of_part, total = reductions
     part = _part_axis(sch, most_of_part, most)
     if part is None or part != _part_axis(sch, total_of_part, total):
@@ -51,12 +52,11 @@ def schedule_log_sums(primfunc: tirx.PrimFunc) -> tirx.PrimFunc:
     sch.bind(sch.fuse(*list(sch.get_loops(most))[1:-1]), "threadIdx.x")
     sch.decompose_reduction(most, sch.get_loops(most)[-1])
     _share_columns(sch, most_of_part, grid, part)
-    for block in held:
-        sch.set_scope(block, 0, "local")
-        sch.compute_at(block, grid, preserve_unit_loops=True)
-        *loops, step = list(sch.get_loops(block))[1:]
-        _bind_shares(sch, loops, part)
-        sch.unroll(step)
+    sch.set_scope(held, 0, "local")
+    sch.compute_at(held, grid, preserve_unit_loops=True)
+    *loops, step = list(sch.get_loops(held))[1:]
+    _bind_shares(sch, loops, part)
+    sch.unroll(step)
     return sch.mod["main"]
 
 
@@ -110,8 +110,7 @@ def _share_columns(sch: s_tir.Schedule, of_part: Any, grid: Any, part: int) -> N
     sch.compute_at(of_part, columns, preserve_unit_loops=True)
     step = list(sch.get_loops(of_part))[-1]
     sch.decompose_reduction(of_part, step)
-    if extents(sch, [step])[0] <= MOST_HELD:
-        sch.unroll(step)
+    sch.unroll(step)
 
 
 def _bind_shares(sch: s_tir.Schedule, loops: list[Any], part: int) -> Any:
