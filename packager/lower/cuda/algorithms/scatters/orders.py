@@ -69,7 +69,7 @@ def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
     """Rewrite scatters of ``main`` with more than ``MANY`` slices: an order of the indices, and what reads it."""
     flow = Dataflow(module["main"])
     orders: list[tuple[Any, _Scatter, list[Any]]] = []
-    sources: list[tuple[Any, Any, Any]] = []  # of indices and an order, the indices in that
+    sources: list[tuple[Any, Any, Any, Any]] = []  # of indices of so many rows and an order, the rows in that
 
     def rewritten(binding: Any) -> list[Any]:
         scatter = _scatter_of(binding.value)
@@ -94,10 +94,12 @@ def sort_scatters(module: tvm.IRModule) -> tvm.IRModule:
         gathered = None if scatter.outer else _gathered(flow, updates)
         if update is None and gathered is not None:
             table, index = gathered
-            source = next((s for i, o, s in sources if i.same_as(index) and o.same_as(order[0])), None)
+            rows = (shape_of(table) or (0,))[0]
+            own = (s for i, n, o, s in sources if i.same_as(index) and n == rows and o.same_as(order[0]))
+            source = next(own, None)
             if source is None:
-                source = _in_order(made, table, index, order[0])
-                sources.append((index, order[0], source))
+                source = _in_order(made, rows, index, order[0])
+                sources.append((index, rows, order[0], source))
             parts = as_type(made.bind, table, str(updates.ty.dtype))
             found = _scattered(made, scatter, whole, [source, order[1]], parts)
         elif update is None:
@@ -131,10 +133,10 @@ def _gathered(flow: Dataflow, updates: Any) -> tuple[Any, Any] | None:
     return (table, index) if is_small else None
 
 
-def _in_order(made: Bindings, table: Any, index: Any, order: Any) -> Any:
-    """Return the rows of a table that indices name, in an order: scatters of each layer would look up both."""
-    dtype, (rows, *_) = str(index.ty.dtype), extents_of(table) or ()
-    behind = made.bind(relax.op.add(index, relax.const(int(rows), dtype)))
+def _in_order(made: Bindings, rows: int, index: Any, order: Any) -> Any:
+    """Return which of so many rows indices name, in an order: scatters of each layer would look up both."""
+    dtype = str(index.ty.dtype)
+    behind = made.bind(relax.op.add(index, relax.const(rows, dtype)))
     from_end = made.bind(relax.op.less(index, relax.const(0, dtype)))
     places = made.bind(relax.op.astype(made.bind(relax.op.where(from_end, behind, index)), "int32"))
     return made.bind(relax.op.take(places, order, axis=0, mode="fast"))
@@ -153,8 +155,7 @@ def _scattered(made: Bindings, scatter: _Scatter, data: Any, order: Sequence[Any
         return call(data, order[1])
     dtype = str(data.ty.dtype)
     places, outer = _product(scatter.places), _product(scatter.outer)
-    starts = made.bind(relax.op.reshape(order[1], [outer, places + 1, 1]))
-    first, last = (made.bind(relax.op.strided_slice(starts, [1], [at], [places + at])) for at in (0, 1))
+    starts, first, last = _bounds(made, scatter, order[1])
     numbers = relax.const(np.arange(count, dtype="int32").reshape(1, 1, count))
     ahead = made.bind(relax.op.multiply(made.bind(relax.op.subtract(last, first)), numbers))
     offsets = made.bind(relax.op.floor_divide(ahead, relax.const(count, "int32")))
@@ -170,15 +171,21 @@ def _scattered(made: Bindings, scatter: _Scatter, data: Any, order: Sequence[Any
 
 def _counted(made: Bindings, scatter: _Scatter, data: Any, starts: Any, update: Any) -> Any:
     """Return data with an update added for each slice of a place: how many these are is where the next begins."""
-    places, outer = _product(scatter.places), _product(scatter.outer)
-    rows = made.bind(relax.op.reshape(starts, [outer, places + 1]))
-    first, last = (made.bind(relax.op.strided_slice(rows, [1], [at], [places + at])) for at in (0, 1))
-    shape = [*scatter.outer, places, *[1] * len(scatter.columns)]
+    _, first, last = _bounds(made, scatter, starts)
+    shape = [*scatter.outer, _product(scatter.places), *[1] * len(scatter.columns)]
     count = made.bind(relax.op.reshape(made.bind(relax.op.subtract(last, first)), shape))
     wide = FULL if made.dtype in HALVES else made.dtype
     total = made.bind(relax.op.multiply(as_type(made.bind, count, wide), as_type(made.bind, update, wide)))
     sum_ = made.bind(relax.op.add(as_type(made.bind, data, wide), total))
     return relax.op.astype(sum_, made.dtype) if wide != made.dtype else sum_
+
+
+def _bounds(made: Bindings, scatter: _Scatter, starts: Any) -> tuple[Any, Any, Any]:
+    """Return starts as [outer, places + 1, 1], and of each place where it begins and where the next does."""
+    places = _product(scatter.places)
+    rows = made.bind(relax.op.reshape(starts, [_product(scatter.outer), places + 1, 1]))
+    first, last = (made.bind(relax.op.strided_slice(rows, [1], [at], [places + at])) for at in (0, 1))
+    return rows, first, last
 
 
 def _same_order(a: _Scatter, b: _Scatter) -> bool:
