@@ -417,3 +417,27 @@ def test_scatters_of_gathered_rows_read_these_in_the_order_that_is_looked_up_onc
         rows, expected = expected[values[2]], expected.copy()
         np.add.at(expected, values[1], rows)
     np.testing.assert_allclose(run(*values)[0], expected, rtol=1e-2 if dtype == "float16" else 0)
+
+
+def test_negative_indices_of_tables_of_other_lengths_are_other_rows() -> None:
+    edges, nodes, width, lengths = 600, 50, 5, (20, 30)
+    builder = relax.BlockBuilder()
+    shapes = [*(((length, width), "float32") for length in lengths), ((edges,), "int64"), ((edges,), "int64")]
+    parameters = [relax.Var(f"p{number}", relax.TensorType(*ty)) for number, ty in enumerate(shapes)]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            *tables, to, of = parameters
+            index = builder.emit(relax.op.broadcast_to(builder.emit(relax.op.reshape(to, [edges, 1])), [edges, width]))
+            x = builder.emit(relax.op.zeros([nodes, width], "float32"))
+            for table in tables:
+                rows = builder.emit(relax.op.take(table, of, 0, mode="wrap"))
+                x = builder.emit(relax.op.scatter_elements(x, index, rows, 0, "add"))
+            result = builder.emit_output(x)
+        builder.emit_func_output(result)
+    run = runs(apply(DEVICES["cuda"].legalize, narrow_indices(builder.finalize())))
+    values = [GENERATOR.integers(-3, 4, (length, width)).astype(np.float32) for length in lengths]
+    to, of = GENERATOR.integers(0, nodes, edges), GENERATOR.integers(-min(lengths), min(lengths), edges)
+    expected = np.zeros((nodes, width), np.float32)
+    for table in values:
+        np.add.at(expected, to, table[of])
+    np.testing.assert_array_equal(run(*values, to, of)[0], expected)
